@@ -329,15 +329,16 @@ RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
  * them), candidates[] with the cheapest first (algorithm, kind: "shape" or "plan", channels,
  * chunk_bytes, by_address, predicted_us, algbw_gbps), memory ("host" or "GPU"), chosen, protocol
  * and channels (of the chosen one), and chosen_by: "cost model", "setting ALGORITHM" or
- * "rwCommUseSchedule". Where each rank has a GPU of its own on the machine (GPUs that were found, or
- * settings TOPOLOGY, EMULATE): bound {algbw_gbps, words} of operations that plans are made for, the
- * candidates' algbw_gbps for long messages, and limiting_links[] of the chosen one (link, type,
- * capacity and load in GB/s); else null and []. chunks, on host memory, else null: bytes (of the next such call's chunks), start_bytes (as the cost model chose),
- * state ("fixed"; where the chunk size is tuned, setting ADAPT_CHUNKS: "measuring" or "settled" on
- * rank 0, "follows" on the others) and gain (where settled: the time at first over the time now;
- * else null). copy_engines: whether copy engines make such a call in place of the chosen one, where
- * its output lies in a window that all ranks registered as symmetric (setting COPY_ENGINES). Local:
- * the other ranks need not call. */
+ * "rwCommUseSchedule". Where each rank has a GPU of its own on the machine (GPUs that were found,
+ * or settings TOPOLOGY, EMULATE): bound {algbw_gbps, words} of operations that plans are made for,
+ * the candidates' algbw_gbps for long messages, and limiting_links[] of the chosen one (link, type,
+ * capacity and load in GB/s); else null and []. chunks, on host memory, else null: bytes (of the
+ * next such call's chunks), start_bytes (as the cost model chose), state ("fixed"; where the chunk
+ * size is tuned, setting ADAPT_CHUNKS: "measuring" or "settled" on rank 0, "follows" on the others)
+ * and gain (where settled: the time at first over the time now; else null). copy_engines: whether
+ * copy engines make such a call in place of the chosen one, where its output lies in a window that
+ * all ranks registered as symmetric (setting COPY_ENGINES). Local: the other ranks need not call.
+ */
 RW_API rwResult_t rwCommExplain(rwComm_t comm, const char* collective, size_t bytes, int root,
                                 char** json);
 /* The emulated machine that `comm` runs on (setting EMULATE). *json, for rwFreeText: machine (its

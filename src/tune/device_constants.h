@@ -44,7 +44,7 @@ struct DeviceConstants {
   double network_message = 8e-6;
   /// Protocol ll: what the thread that lays out a rank's data word by word sends and receives in
   /// all (two H100 as two hosts: benchmarks/results/hosts-2xh100.txt).
-  double network_ll_rate = 0.7e9;
+  double network_ll_rate = 0.5e9;
   /// Rate at which one block reads operands and writes results.
   double block_rate[executor::kNumProtocols] = {24e9, 7.8e9, 18.7e9};
   /// The same of simple, of blocks in clusters.

@@ -114,7 +114,7 @@ TEST_F(TwoHosts, LongBroadcastsOverANetworkGoByAsManyLinksAsAHostHasRanks) {
 }
 
 TEST_F(TwoHosts, ShortCallsOverANetworkHaveFewMessagesAndLlThatIsNotLong) {
-  for (const std::size_t bytes : {std::size_t{8}, std::size_t{4096}}) {
+  for (const std::size_t bytes : {std::size_t{8}, std::size_t{1024}}) {
     const Choice hierarchical = priced("hierarchical", Collective::kAllGather, true, bytes);
     EXPECT_EQ(hierarchical.protocol, Protocol::kLl);
     EXPECT_LT(1.3 * hierarchical.predicted_seconds,

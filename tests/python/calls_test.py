@@ -155,6 +155,27 @@ def test_perfetto_has_every_call_once(finished: list[Path], tmp_path: Path) -> N
     assert list(send["args"]["bytes sent"]) == ["to rank 1"]
 
 
+def test_what_overlaps_is_on_threads_of_its_own(finished: list[Path]) -> None:
+    def change(documents: list[Any]) -> None:
+        for document in documents:
+            for place, record in enumerate(document["records"]):
+                begin = 1_000_000_000 + 1000 * place
+                record |= {"scheduled_ns": begin, "started_ns": begin, "completed_ns": begin + 1500}
+
+    events = perfetto.trace_of([changed(finished, change)])["traceEvents"]
+    shown = [event for event in events if event["ph"] == "X"]
+    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    assert named == {(event["pid"], event["tid"]) for event in shown}
+    for pid, tid in named:
+        mine = sorted(
+            (event["ts"], event["ts"] + event["dur"])
+            for event in shown
+            if (event["pid"], event["tid"]) == (pid, tid)
+        )
+        assert all(one[1] <= other[0] for one, other in zip(mine, mine[1:]))
+    assert all(len([n for n in named if n[0] == pid]) == 2 for pid, _ in named)
+
+
 def test_pytorchs_reader_of_kinetos_traces_reads_it(finished: list[Path], tmp_path: Path) -> None:
     """It takes collectives by Kineto's arguments, from kernels of GPUs."""
     reader = pytest.importorskip("torch._inductor.fx_passes.profile_guided_estimation")
@@ -181,12 +202,17 @@ def test_perfettos_own_processor_reads_it(finished: list[Path]) -> None:
     trace_processor = pytest.importorskip("perfetto.trace_processor")
     text = json.dumps(perfetto.trace_of(calls.load(finished)))
     try:
-        processor = trace_processor.TraceProcessor(trace=iter([text.encode()]))
+        config = trace_processor.TraceProcessorConfig(
+            bin_path=os.environ.get("TRACE_PROCESSOR_SHELL")
+        )
+        processor = trace_processor.TraceProcessor(trace=iter([text.encode()]), config=config)
     except Exception as error:  # its program is fetched when it is first used
         pytest.skip(f"Perfetto's trace processor does not start here: {error}")
     try:
         rows = processor.query("select count(*) as n from slice where name = 'all_reduce'")
         assert next(iter(rows)).n == 6
+        rows = processor.query("select name from stats where severity = 'error' and value > 0")
+        assert [row.name for row in rows] == []
     finally:
         processor.close()
 

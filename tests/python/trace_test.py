@@ -317,7 +317,8 @@ def test_perfetto_reads_it(tmp_path: Path) -> None:
     out = tmp_path / "run.json"
     assert trace("-o", out, "--interval", 0.05, "--", "sleep", "0.5")[0] == 0
     try:
-        shell = processor.TraceProcessor(trace=str(out))
+        config = processor.TraceProcessorConfig(bin_path=os.environ.get("TRACE_PROCESSOR_SHELL"))
+        shell = processor.TraceProcessor(trace=str(out), config=config)
     except Exception as error:  # its program is fetched at first use
         pytest.skip(f"Perfetto's trace processor does not start: {error}")
     with shell:

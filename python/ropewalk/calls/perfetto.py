@@ -1,5 +1,7 @@
 """Chrome's trace events, which ui.perfetto.dev shows: a process for each rank.
 
+Each communicator has a thread of its rank, and further ones for what overlaps.
+
 A collective has the arguments that Kineto, PyTorch's profiler, writes for one, so that tools which
 read its traces find them.
 """
@@ -26,8 +28,13 @@ def trace_of(all_reports: list[Reports]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     for index, reports in enumerate(all_reports):
         for report in reports.by_rank.values():
-            events += _names(report, index)
-            events += [_event(record, report, index, base) for record in report.records]
+            threads = _threads(report, index, len(all_reports))
+            events += _names(report, threads)
+            events += [
+                _event(record, report, thread, base)
+                for thread, records in threads.items()
+                for record in records
+            ]
     return {
         "schemaVersion": 1,
         "displayTimeUnit": "ns",
@@ -36,7 +43,36 @@ def trace_of(all_reports: list[Reports]) -> dict[str, Any]:
     }
 
 
-def _names(report: Report, index: int) -> list[dict[str, Any]]:
+def _end(record: Record, report: Report) -> int:
+    """When it was completed, since 1970 in ns, as far as that is known."""
+    if record["completed_ns"] is not None:
+        return int(record["completed_ns"])
+    # It was under way when the records were written; or waited for the GPU, or only its launch
+    # is known.
+    waited = record["memory"] == "GPU" and record["state"] == "scheduled"
+    return _begin(record) if waited else report.written_ns
+
+
+def _begin(record: Record) -> int:
+    return int(record["started_ns"] or record["scheduled_ns"])
+
+
+def _threads(report: Report, index: int, communicators: int) -> dict[int, list[Record]]:
+    """The records by the numbers of threads that are shown: events of one may not overlap.
+
+    Operations of several streams do, and messages.
+    """
+    threads: dict[int, list[Record]] = {index: []}
+    ends = {index: 0}
+    for record in sorted(report.records, key=_begin):
+        free = (thread for thread, end in ends.items() if end <= _begin(record))
+        thread = next(free, index + communicators * len(ends))
+        threads.setdefault(thread, []).append(record)
+        ends[thread] = _end(record, report)
+    return threads
+
+
+def _names(report: Report, threads: dict[int, list[Record]]) -> list[dict[str, Any]]:
     text = f"rank {report.rank} on {report.host}, process {report.process}"
     return [
         {"ph": "M", "name": "process_name", "pid": report.rank, "args": {"name": text}},
@@ -46,24 +82,21 @@ def _names(report: Report, index: int) -> list[dict[str, Any]]:
             "pid": report.rank,
             "args": {"sort_index": report.rank},
         },
-        {
-            "ph": "M",
-            "name": "thread_name",
-            "pid": report.rank,
-            "tid": index,
-            "args": {"name": f"communicator {report.communicator}"},
-        },
+        *(
+            {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": report.rank,
+                "tid": thread,
+                "args": {"name": f"communicator {report.communicator}"},
+            }
+            for thread in threads
+        ),
     ]
 
 
-def _event(record: Record, report: Report, index: int, base: int) -> dict[str, Any]:
-    begin = record["started_ns"] or record["scheduled_ns"]
-    end = record["completed_ns"]
-    if end is None:
-        # It was under way when the records were written; or waited for the GPU, or only its launch
-        # is known.
-        waited = record["memory"] == "GPU" and record["state"] == "scheduled"
-        end = begin if waited else report.written_ns
+def _event(record: Record, report: Report, thread: int, base: int) -> dict[str, Any]:
+    begin, end = _begin(record), _end(record, report)
     arguments: dict[str, Any] = {
         "Collective name": record["operation"],
         "dtype": shapes.PYTORCH_TYPES.get(record["type"] or "", record["type"] or ""),
@@ -100,8 +133,8 @@ def _event(record: Record, report: Report, index: int, base: int) -> dict[str, A
         "cat": "kernel" if record["memory"] == "GPU" else kind,
         "name": record["operation"],
         "pid": report.rank,
-        "tid": index,
-        "ts": (int(begin) - base) / 1000,
-        "dur": (int(end) - int(begin)) / 1000,
+        "tid": thread,
+        "ts": (begin - base) / 1000,
+        "dur": (end - begin) / 1000,
         "args": arguments,
     }
