@@ -498,8 +498,8 @@ def test_schedules_for_hosts(program: Program) -> None:
         assert make(program, *given, "--hosts", "2") == make(
             program, *given, "--hosts", "0,0,0,1,1,1"
         )
-        for hosts in ([], ["--hosts", "4"], ["--hosts", "6"], ["--hosts", "0,0,0,0,1,1"]):
-            done = program("schedule", "make", *given, *hosts)
+        for refused in ([], ["--hosts", "4"], ["--hosts", "6"], ["--hosts", "0,0,0,0,1,1"]):
+            done = program("schedule", "make", *given, *refused)
             assert done.returncode == 2
             assert "it needs at least two hosts" in done.stderr
     # Rings go around each host first, as those of communicators do.
