@@ -21,7 +21,7 @@ namespace ropewalk::comm {
 namespace {
 
 using bootstrap::error_of;
-using Clock = std::chrono::steady_clock;
+using TestClock = std::chrono::steady_clock;
 
 // As a person's Ctrl-C, 0.1 s after a call began to wait.
 class Impatient {
@@ -48,7 +48,7 @@ class Interrupted : public ::testing::Test {
     runtime_.set("TUNE", "0", "test");
     runtime_.set("TIMEOUT", "60", "test");
   }
-  ~Interrupted() override { EXPECT_LT(Clock::now() - begin_, std::chrono::seconds(30)); }
+  ~Interrupted() override { EXPECT_LT(TestClock::now() - begin_, std::chrono::seconds(30)); }
 
   // `waits` is rank 0; rank 1 joins, takes no part, and reports the error that it got.
   std::string told_to_the_other(const std::function<void(Communicator&)>& waits) {
@@ -66,7 +66,7 @@ class Interrupted : public ::testing::Test {
   }
 
   Runtime runtime_;
-  Clock::time_point begin_ = Clock::now();
+  TestClock::time_point begin_ = TestClock::now();
 };
 
 TEST_F(Interrupted, AnOperationBreaksTheCommunicatorAndNotifiesTheOthers) {

@@ -31,7 +31,7 @@ using executor::Protocol;
 using executor::testing::Case;
 using link::NetworkLinks;
 using link::ProgressThread;
-using Clock = std::chrono::steady_clock;
+using TestClock = std::chrono::steady_clock;
 
 constexpr executor::FifoShape kShape{4, 4, 4096};
 
@@ -198,9 +198,9 @@ TEST_P(NetworkBlocks, EndWhenAPeerDies) {
     if (bootstrap.rank() == 1) {
       host.close();
     } else {
-      const Clock::time_point begin = Clock::now();
+      const TestClock::time_point begin = TestClock::now();
       launch.run();
-      EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+      EXPECT_LT(TestClock::now() - begin, std::chrono::seconds(5));
       EXPECT_TRUE(host.aborted());
       ASSERT_TRUE(host.thread().failure().has_value());
       EXPECT_EQ(host.thread().failure()->code(), Errc::kPeerLost);

@@ -28,7 +28,7 @@ using executor::CallTag;
 using executor::Control;
 using executor::StopReason;
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
+using TestClock = std::chrono::steady_clock;
 
 gpus::Gpus& stand_in_gpus() {
   static const gpus::CudaApi cuda(RW_STAND_IN_CUDA);
@@ -128,10 +128,10 @@ class StreamRanks {
     return gpu_of(rank).cuda().stream_query(ranks_[static_cast<std::size_t>(rank)]->stream) ==
            gpus::kCuSuccess;
   }
-  [[nodiscard]] bool idle_within(int rank, Clock::duration limit) const {
-    const auto end = Clock::now() + limit;
+  [[nodiscard]] bool idle_within(int rank, TestClock::duration limit) const {
+    const auto end = TestClock::now() + limit;
     while (!idle(rank)) {
-      if (Clock::now() > end) return false;
+      if (TestClock::now() > end) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     return true;
@@ -145,19 +145,19 @@ class StreamRanks {
   }
   // Waits until the rank has written down why it stops.
   [[nodiscard]] StopReason reason(int rank) const {
-    const auto end = Clock::now() + std::chrono::seconds(20);
+    const auto end = TestClock::now() + std::chrono::seconds(20);
     for (;;) {
       const Control& control = ranks_[static_cast<std::size_t>(rank)]->control;
       const auto reason = static_cast<StopReason>(
           std::atomic_ref(const_cast<std::uint32_t&>(control.stop.reason)).load());
-      if (reason > StopReason::kAborted || Clock::now() > end) return reason;
+      if (reason > StopReason::kAborted || TestClock::now() > end) return reason;
       std::this_thread::sleep_for(milliseconds(1));
     }
   }
   // Of two ranks. The other one may find nothing more, once this one's words are spoiled.
   [[nodiscard]] int first_to_tell() const {
-    const auto end = Clock::now() + std::chrono::seconds(20);
-    while (!stopped(0) && !stopped(1) && Clock::now() < end) {
+    const auto end = TestClock::now() + std::chrono::seconds(20);
+    while (!stopped(0) && !stopped(1) && TestClock::now() < end) {
       std::this_thread::sleep_for(milliseconds(1));
     }
     return stopped(0) ? 0 : 1;
@@ -269,10 +269,10 @@ TEST(StreamHandshake, ManyShortWaitsAreNoLongOne) {
 TEST(StreamHandshake, EndsAtTheDeadlineAndTellsNobodyThatItHasCopied) {
   StreamRanks job(3);
   job.handshake(0).set_timeout(milliseconds(80));
-  const auto begin = Clock::now();
+  const auto begin = TestClock::now();
   job.enqueue(0, call_of(1), 1);
   EXPECT_EQ(job.reason(0), StopReason::kTimeout);
-  EXPECT_GE(Clock::now() - begin, milliseconds(80));
+  EXPECT_GE(TestClock::now() - begin, milliseconds(80));
   EXPECT_EQ(job.stop(0).own, call_of(1).tag);
   ASSERT_TRUE(job.idle_within(0, std::chrono::seconds(20)));
   // The others find that all have entered, and must not take the early copies for done.

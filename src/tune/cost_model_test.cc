@@ -347,9 +347,9 @@ TEST(Predict, WeighedChannelsTakeTheRoundsOfTheHeaviest) {
   ScheduleShape shape =
       ScheduleShape::of(*schedules.get("ring", {Collective::kAllReduce, 4, 0, 2}));
   const CostContext context;
-  constexpr std::size_t kChunk = 32 << 10;
+  constexpr std::size_t kLongChunk = 32 << 10;
   const auto seconds = [&](std::size_t bytes) {
-    return predict(shape, context, bytes, kChunk, false);
+    return predict(shape, context, bytes, kLongChunk, false);
   };
   const double alike = seconds(64 << 20);
   const double one_chunk = seconds(8 << 10);
