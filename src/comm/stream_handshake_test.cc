@@ -32,8 +32,9 @@ using TestClock = std::chrono::steady_clock;
 
 gpus::Gpus& stand_in_gpus() {
   static const gpus::CudaApi cuda(RW_STAND_IN_CUDA);
-  static gpus::Gpus all(cuda);
-  return all;
+  // Never destroyed: the stand-in's state of the main thread is gone by then.
+  static auto* const all = new gpus::Gpus(cuda);
+  return *all;
 }
 
 // Memory of the host that streams reach.
