@@ -323,10 +323,10 @@ TEST(StreamHandshake, ARankThatHasLeftSpoilsNothing) {
 
 TEST(StreamHandshake, NamesARankWhoseCallDiffersBeforeAnyCopy) {
   StreamRanks job(3);
-  job.on_all([&](int r) {
-    job.enqueue(r, call_of(1), 0);
-    job.enqueue(r, call_of(2, r == 2 ? 8 : 7), 1);
-  });
+  job.on_all([&](int r) { job.enqueue(r, call_of(1), 0); });
+  // A rank that is still leaving this call when another one stops in the next waits for its end.
+  ASSERT_TRUE(job.all_idle());
+  job.on_all([&](int r) { job.enqueue(r, call_of(2, r == 2 ? 8 : 7), 1); });
   for (int r = 0; r < 3; ++r) ASSERT_EQ(job.reason(r), StopReason::kMismatch);
   EXPECT_EQ(job.stop(0).peer, 2);
   EXPECT_EQ(job.stop(0).own, call_of(2).tag);
