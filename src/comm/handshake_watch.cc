@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "executor/block/handshake.h"
+#include "executor/block/host_stop.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -76,7 +77,7 @@ bool HandshakeWatch::look(Clock::time_point now) {
     StopRecord record;
     record.reason = static_cast<std::uint32_t>(StopReason::kTimeout);
     record.own = words_.find_value(rank_, state.value).value_or(HandshakeCall{}).tag;
-    stop(record);
+    executor::stop_once(control_, record);
   }
   return false;
 }
@@ -110,25 +111,9 @@ void HandshakeWatch::look_for_difference(const HandshakeState& state, const Hand
       continue;
     }
     // Otherwise the word may be that of the next call.
-    if (still_at(state)) stop(record);
+    if (still_at(state)) executor::stop_once(control_, record);
     return;
   }
-}
-
-void HandshakeWatch::stop(const StopRecord& record) noexcept {
-  StopRecord& place = control_.stop;
-  std::uint32_t none = 0;
-  if (!std::atomic_ref(place.reason)
-           .compare_exchange_strong(none, static_cast<std::uint32_t>(StopReason::kAborted))) {
-    return;  // a kernel was first
-  }
-  place.peer = record.peer;
-  place.own = record.own;
-  place.theirs = record.theirs;
-  place.got = record.got;
-  place.expected = record.expected;
-  std::atomic_ref(place.reason).store(record.reason);
-  std::atomic_ref(control_.abort).store(1);
 }
 
 void HandshakeWatch::release(const HandshakeState& state) noexcept {

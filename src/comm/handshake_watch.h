@@ -41,7 +41,6 @@ class HandshakeWatch {
   bool look(Clock::time_point now);
   void look_for_difference(const HandshakeState& state, const HandshakeCall& own);
   [[nodiscard]] bool still_at(const HandshakeState& state) const noexcept;
-  void stop(const executor::StopRecord& record) noexcept;
   void release(const HandshakeState& state) noexcept;
 
   const HandshakeWords words_;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "executor/block/arithmetic.h"
+#include "executor/block/host_stop.h"
 #include "executor/block/launch.h"
 #include "executor/block/stage.h"
 
@@ -183,21 +184,7 @@ class HostBlock {
     }
     return true;
   }
-  void stop(const StopRecord& record) {
-    std::uint32_t none = 0;
-    StopRecord& place = links_.control->stop;
-    if (!std::atomic_ref(place.reason)
-             .compare_exchange_strong(none, static_cast<std::uint32_t>(StopReason::kAborted))) {
-      return;  // another thread was first
-    }
-    place.peer = record.peer;
-    place.own = record.own;
-    place.theirs = record.theirs;
-    place.got = record.got;
-    place.expected = record.expected;
-    std::atomic_ref(place.reason).store(record.reason);
-    std::atomic_ref(links_.control->abort).store(1);
-  }
+  void stop(const StopRecord& record) { stop_once(*links_.control, record); }
 
  private:
   static std::uint64_t* half(const std::byte* line, int i) {
