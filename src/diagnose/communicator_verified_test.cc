@@ -3,14 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "comm/testing/ranks.h"
 #include "core/testing/share.h"
 #include "diagnose/measure.h"
+#include "diagnose/testing/hosts.h"
 #include "schedule/compile.h"
 #include "schedule/layout.h"
 
@@ -43,7 +42,7 @@ TEST(Communicator, MeasuresEveryCollectiveRight) {
 
 TEST(Communicator, OverNetworkLinks) {
   // Every algorithm: which data goes past the slots of a link, at either end, is the schedule's.
-  const int every = std::min(3, testing::share());
+  const int every = std::min(3, ropewalk::testing::share());
   int number = 0;
   for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
     if (number++ % every != 0) continue;
@@ -77,47 +76,18 @@ TEST(Communicator, OverNetworkLinks) {
 // Two and three hosts of two ranks, dealt out; memory links within hosts, network links between.
 TEST(Communicator, HierarchicalOverHosts) {
   for (const int hosts : {2, 3}) {
-    const int ranks = 2 * hosts;
-    std::vector<std::unique_ptr<comm::Runtime>> runtimes;
-    for (int rank = 0; rank < ranks; ++rank) {
-      comm::Runtime& runtime = *runtimes.emplace_back(std::make_unique<comm::Runtime>());
-      quiet(runtime);
-      runtime.set("HOST_ID", fmt::format("hierarchical-{}", rank % hosts), "test");
-      runtime.set("NET", "tcp", "test");
-      runtime.set("SOCKET_IFNAME", "lo", "test");
-      runtime.set("ALGORITHM", "hierarchical", "test");
+    std::vector<std::string> host_of_rank;
+    for (int rank = 0; rank < 2 * hosts; ++rank) {
+      host_of_rank.push_back(fmt::format("hierarchical-{}", rank % hosts));
     }
-    const bootstrap::UniqueId id =
-        bootstrap::make_unique_id(runtimes[0]->config(), runtimes[0]->context());
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        const auto comm =
-            comm::Communicator::join(id, rank, ranks, *runtimes[static_cast<std::size_t>(rank)]);
-        EXPECT_EQ(comm->facts().num_hosts, hosts);
-        for (const Collective collective :
-             {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-              Collective::kBroadcast, Collective::kReduce}) {
-          for (const std::size_t count : {std::size_t{1}, std::size_t{300'007}}) {
-            MeasureSpec spec;
-            spec.collective = collective;
-            spec.root = has_root(collective) ? -1 : 0;
-            spec.count = count;
-            spec.iterations = 2;
-            for (const bool in_place : {false, true}) {
-              if (in_place && !schedule::in_place_input_offset(collective, 0)) continue;
-              spec.in_place = in_place;
-              if (reduces(collective)) spec.op = in_place ? RedOp::kAvg : RedOp::kSum;
-              const MeasureResult result = measure(*comm, spec);
-              EXPECT_EQ(result.wrong, 0U) << name(collective) << " " << count << " on " << hosts;
-              EXPECT_EQ(result.algorithm, "hierarchical") << name(collective);
-            }
-          }
-        }
-        comm->finalize();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    testing::run_on_hosts(host_of_rank, "hierarchical", [&](comm::Communicator& comm) {
+      EXPECT_EQ(comm.facts().num_hosts, hosts);
+      for (const Collective collective :
+           {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+            Collective::kBroadcast, Collective::kReduce}) {
+        testing::expect_right(comm, collective, "hierarchical");
+      }
+    });
   }
 }
 
