@@ -964,7 +964,7 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
 std::uint16_t Communicator::label_of_copies(PreparedCall& call) {
   std::uint16_t& label = call.record_label(true);
   if (label == 0 && records_.enabled()) {
-    label = records_.label_of(kCopyEnginesName, {}, call.copied_bytes(rank()));
+    label = records_.label_of(kCopyEnginesName, {}, call.copied_bytes());
   }
   return label;
 }

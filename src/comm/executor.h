@@ -51,7 +51,7 @@ class PreparedCall {
   /// What this rank sends when it runs by its schedule: by peer, each once.
   [[nodiscard]] virtual std::vector<SentBytes> sent_bytes() const { return {}; }
   /// The same where copy engines make it, as its last run.
-  [[nodiscard]] virtual std::vector<SentBytes> copied_bytes(int /*rank*/) const { return {}; }
+  [[nodiscard]] virtual std::vector<SentBytes> copied_bytes() const { return {}; }
 
   /// Of how it ran in the communicator's records (call_records.h): by its schedule, or by copy
   /// engines; 0 before it is set.

@@ -99,6 +99,10 @@ std::optional<CopiedCall> CopyEngines::copied(const CollectiveCall& call, const 
   outputs[static_cast<std::size_t>(rank_)] = static_cast<std::byte*>(call.output);
   CopiedCall copied;
   copied.copies = copies_of(call, rank_, outputs);
+  for (const RankCopy& copy : copied.copies) {
+    if (copy.peer != rank_) copied.sent.push_back({copy.peer, copy.bytes});
+  }
+  std::ranges::sort(copied.sent, {}, &SentBytes::peer);
   copied.place = executor::OutputPlace{place->number, place->offset}.packed();
   return copied;
 }

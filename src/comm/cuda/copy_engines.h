@@ -24,6 +24,7 @@
 #include "comm/copy_plan.h"
 #include "comm/cuda/shared_handshake.h"
 #include "comm/device_group.h"
+#include "comm/executor.h"
 #include "executor/block/handshake.h"
 #include "executor/cuda/owned.h"
 #include "link/cuda/device_blocks.h"
@@ -35,7 +36,8 @@ namespace ropewalk::comm {
 /// What one call's buffers make of it.
 struct CopiedCall {
   std::vector<RankCopy> copies;
-  std::uint64_t place = 0;  ///< executor::OutputPlace, packed
+  std::vector<SentBytes> sent;  ///< to other ranks: by peer
+  std::uint64_t place = 0;      ///< executor::OutputPlace, packed
 };
 
 /// Threads: one at a time. Its device is current in every call, and when it is made and destroyed.

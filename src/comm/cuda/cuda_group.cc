@@ -559,9 +559,7 @@ void CudaGroup::run_by_copy_engines(const CopiedCall& copied, const executor::Ca
   last_launch_ = note_times(noted, 1);
   copy_engines_->run(copied, tag, timeout_ns_, noted.stamps, captured, stream);
   last_copied_ = true;
-  for (const RankCopy& copy : copied.copies) {
-    if (copy.peer != rank_) count(copy.peer, copy.bytes);
-  }
+  for (const SentBytes& sent : copied.sent) count(sent.peer, sent.bytes);
 }
 
 void CudaGroup::run_copied(PreparedCall& prepared, const CollectiveCall& call,

@@ -23,16 +23,6 @@ std::size_t divided_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-std::vector<SentBytes> PreparedLaunch::copied_bytes(int rank) const {
-  std::vector<SentBytes> bytes;
-  if (!copied.has_value()) return bytes;
-  for (const RankCopy& copy : copied->copies) {
-    if (copy.peer != rank) bytes.push_back({copy.peer, copy.bytes});
-  }
-  std::ranges::sort(bytes, {}, &SentBytes::peer);
-  return bytes;
-}
-
 DevicePrograms& LaunchMaker::programs(const tune::Choice& choice) {
   const bool flagged = choice.protocol != Protocol::kSimple;
   const int channels = choice.schedule->schedule().num_channels();

@@ -36,7 +36,9 @@ class PreparedLaunch final : public PreparedCall {
 
   /// By its kernel.
   [[nodiscard]] std::vector<SentBytes> sent_bytes() const override { return sent; }
-  [[nodiscard]] std::vector<SentBytes> copied_bytes(int rank) const override;
+  [[nodiscard]] std::vector<SentBytes> copied_bytes() const override {
+    return copied.has_value() ? copied->sent : std::vector<SentBytes>();
+  }
 
   executor::LaunchArgs args;
   const void* kernel = nullptr;
