@@ -27,6 +27,21 @@ Collective named_collective(const char* name) {
   return *found;
 }
 
+// Of rwScheduleMakeOnHosts.
+char* make_text(const char* collective, const char* algorithm, int nranks, int root, int channels,
+                const int* host_of_rank) {
+  schedule::Request request{named_collective(collective), nranks, root, channels};
+  if (host_of_rank != nullptr && nranks > 0 && nranks <= schedule::kMaxRanks) {
+    request.host_of_rank.assign(host_of_rank, host_of_rank + nranks);
+    // Those that compile() refuses have no order.
+    const auto is_host = [&](int host) { return host >= 0 && host < nranks; };
+    if (std::ranges::all_of(request.host_of_rank, is_host)) {
+      request.order = tune::ring_avoiding({}, nranks, request.host_of_rank);
+    }
+  }
+  return duplicate(schedule::print(schedule::compile(&checked(algorithm, "algorithm"), request)));
+}
+
 }  // namespace
 
 extern "C" {
@@ -35,9 +50,7 @@ RW_API rwResult_t rwScheduleMake(const char* collective, const char* algorithm, 
                                  int root, int channels, char** text) {
   return guarded("rwScheduleMake", [&] {
     checked(text, "text");
-    const Collective wanted = named_collective(collective);
-    *text = duplicate(schedule::print(
-        schedule::compile(&checked(algorithm, "algorithm"), {wanted, nranks, root, channels})));
+    *text = make_text(collective, algorithm, nranks, root, channels, nullptr);
   });
 }
 
@@ -46,17 +59,7 @@ RW_API rwResult_t rwScheduleMakeOnHosts(const char* collective, const char* algo
                                         char** text) {
   return guarded("rwScheduleMakeOnHosts", [&] {
     checked(text, "text");
-    schedule::Request request{named_collective(collective), nranks, root, channels};
-    if (host_of_rank != nullptr && nranks > 0 && nranks <= schedule::kMaxRanks) {
-      request.host_of_rank.assign(host_of_rank, host_of_rank + nranks);
-      // Those that compile() refuses have no order.
-      const auto is_host = [&](int host) { return host >= 0 && host < nranks; };
-      if (std::ranges::all_of(request.host_of_rank, is_host)) {
-        request.order = tune::ring_avoiding({}, nranks, request.host_of_rank);
-      }
-    }
-    *text =
-        duplicate(schedule::print(schedule::compile(&checked(algorithm, "algorithm"), request)));
+    *text = make_text(collective, algorithm, nranks, root, channels, host_of_rank);
   });
 }
 
