@@ -10,9 +10,13 @@
 #define RW_ROLLED _Pragma("unroll 1")
 /// Before a rarely called function, so that it does not lie between code that runs often.
 #define RW_NOINLINE __noinline__
+/// Before a function that several kernels have and that must not be called: what it returns stays in
+/// registers.
+#define RW_INLINE __forceinline__
 #else
 #define RW_HOST_DEVICE
 #define RW_UNROLL
 #define RW_ROLLED
 #define RW_NOINLINE
+#define RW_INLINE
 #endif

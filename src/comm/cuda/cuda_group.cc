@@ -72,7 +72,7 @@ int clusters_of(int device, int wanted) {
     config.numAttrs = 1;
     int held = 0;
     const cudaError_t result =
-        cudaOccupancyMaxActiveClusters(&held, executor::cuda_message_kernel(), &config);
+        cudaOccupancyMaxActiveClusters(&held, executor::cuda_message_kernels()[1], &config);
     if (result == cudaSuccess && static_cast<unsigned>(held) * size >= executor::kMaxBlocks) {
       return static_cast<int>(size);
     }
@@ -546,7 +546,8 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
     link::hold_in_graph(capture.graph, {launch.programs, launch.begins});
     launch.held_by = capture.number;
   }
-  start(launch.kernel, launch.blocks, launch.threads, &launch.args, launch.shared_bytes, on);
+  start(executor::of(launch.kernels, launch.args.links), launch.blocks, launch.threads,
+        &launch.args, launch.shared_bytes, on);
   if (capture.number == 0) order_->mark(on);
   if (copy_engines_ != nullptr) copy_engines_->note(tag, capture.number != 0);
   for (const SentBytes& sent : launch.sent) count(sent.peer, sent.bytes);
@@ -753,7 +754,8 @@ std::vector<LaunchPlace> CudaGroup::send_and_receive(const std::vector<PointToPo
     }
     const LaunchPlace launch = note_times(args.links, blocks);
     const executor::Capture capture = follow_last(on);
-    start(executor::cuda_message_kernel(), blocks, threads, &args, 0, on);
+    start(executor::of(executor::cuda_message_kernels(), args.links), blocks, threads, &args, 0,
+          on);
     if (capture.number == 0) order_->mark(on);
     for (std::size_t i = 0; i < wave.size(); ++i) {
       const Message& message = args.messages[i];

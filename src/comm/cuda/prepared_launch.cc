@@ -157,7 +157,7 @@ std::unique_ptr<PreparedLaunch> LaunchMaker::make(const CollectiveCall& call, co
   args.room = programs.room;
   args.programs = programs.memory->data();
   args.output_bytes = extent.output_bytes;
-  launch->kernel = executor::cuda_kernel(choice.protocol, call.type, call.op, combines);
+  launch->kernels = executor::cuda_kernels(choice.protocol, call.type, call.op, combines);
   // A thread for each link.
   const unsigned least = (programs.room.max_ends + 31) / 32 * 32;
   launch->threads = executor::launch_threads(

@@ -12,6 +12,7 @@
 #include "comm/cuda/copy_engines.h"
 #include "comm/executor.h"
 #include "executor/block/launch.h"
+#include "executor/cuda/kernel.h"
 #include "executor/program.h"
 #include "link/cuda/device_blocks.h"
 #include "link/cuda/device_links.h"
@@ -41,7 +42,7 @@ class PreparedLaunch final : public PreparedCall {
   }
 
   executor::LaunchArgs args;
-  const void* kernel = nullptr;
+  executor::KernelPair kernels{};
   unsigned blocks = 0;
   unsigned threads = 0;
   std::size_t shared_bytes = 0;

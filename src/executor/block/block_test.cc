@@ -238,7 +238,8 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
           threads.emplace_back(
               [&a = args[r], b, t, group = blocks.back().get(), memory = shared.back().get()] {
                 HostBlock block(*group, t, a.links);
-                run_message(block, a, b, *memory);
+                a.links.noted() ? run_message<true>(block, a, b, *memory)
+                                : run_message<false>(block, a, b, *memory);
               });
         }
       }

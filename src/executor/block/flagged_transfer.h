@@ -35,8 +35,8 @@ RW_NOINLINE RW_HOST_DEVICE void store_bytes(Block& /*block*/, std::byte* to, std
 
 /// Word `w` of this rank's buffer of `bytes`, of which the last may be a part.
 template <typename Block>
-RW_HOST_DEVICE std::uint64_t load_word(Block& block, const std::byte* data, std::uint32_t w,
-                                       std::uint32_t bytes) {
+RW_INLINE RW_HOST_DEVICE std::uint64_t load_word(Block& block, const std::byte* data,
+                                                 std::uint32_t w, std::uint32_t bytes) {
   const std::byte* from = data + 8 * std::size_t{w};
   const std::uint32_t left = bytes - 8 * w;
   if (reinterpret_cast<std::uintptr_t>(from) % 8 == 0 && left >= 8) {
@@ -45,8 +45,8 @@ RW_HOST_DEVICE std::uint64_t load_word(Block& block, const std::byte* data, std:
   return load_bytes(block, from, left);
 }
 template <typename Block>
-RW_HOST_DEVICE void store_word(Block& block, std::byte* data, std::uint32_t w, std::uint32_t bytes,
-                               std::uint64_t word) {
+RW_INLINE RW_HOST_DEVICE void store_word(Block& block, std::byte* data, std::uint32_t w,
+                                         std::uint32_t bytes, std::uint64_t word) {
   std::byte* to = data + 8 * std::size_t{w};
   const std::uint32_t left = bytes - 8 * w;
   if (reinterpret_cast<std::uintptr_t>(to) % 8 == 0 && left >= 8) {
@@ -110,8 +110,8 @@ class Combined {
 
 /// @return false when the block was told to stop
 template <typename Element, RedOp kOp, typename Block>
-RW_HOST_DEVICE bool transfer_ll(Block& block, const FlaggedShape& shape, const FlaggedPlace* places,
-                                std::uint64_t scalar) {
+RW_INLINE RW_HOST_DEVICE bool transfer_ll(Block& block, const FlaggedShape& shape,
+                                          const FlaggedPlace* places, std::uint64_t scalar) {
   const std::uint32_t words = (shape.bytes + 7) / 8;
   const FlaggedPlace* end = places + shape.num_sources + shape.num_destinations;
   RW_ROLLED
@@ -149,9 +149,10 @@ RW_HOST_DEVICE bool transfer_ll(Block& block, const FlaggedShape& shape, const F
 /// threads of a line go together.
 /// @return false when the block was told to stop
 template <typename Element, RedOp kOp, int kAtOnce, typename Block>
-RW_HOST_DEVICE bool transfer_lines(Block& block, const FlaggedShape& shape,
-                                   const FlaggedPlace* places, std::uint64_t scalar,
-                                   std::uint32_t first, std::uint32_t stride, std::uint32_t lines) {
+RW_INLINE RW_HOST_DEVICE bool transfer_lines(Block& block, const FlaggedShape& shape,
+                                             const FlaggedPlace* places, std::uint64_t scalar,
+                                             std::uint32_t first, std::uint32_t stride,
+                                             std::uint32_t lines) {
   constexpr int kWords = 2 * Block::kPieces;  // of this thread, of a line
   const std::uint32_t end = (shape.bytes + 7) / 8;
   const std::uint32_t own = 2 * block.first_piece();
@@ -199,8 +200,8 @@ RW_HOST_DEVICE bool transfer_lines(Block& block, const FlaggedShape& shape,
 
 /// @return false when the block was told to stop
 template <typename Element, RedOp kOp, typename Block>
-RW_HOST_DEVICE bool transfer_ll128(Block& block, const FlaggedShape& shape,
-                                   const FlaggedPlace* places, std::uint64_t scalar) {
+RW_INLINE RW_HOST_DEVICE bool transfer_ll128(Block& block, const FlaggedShape& shape,
+                                             const FlaggedPlace* places, std::uint64_t scalar) {
   constexpr int kAtOnce = sizeof(typename Element::Stored) == 1 && !kOnlyCopied<Element> ? 2 : 4;
   constexpr std::uint32_t kDataBytes = 8 * kLineWords;
   const std::uint32_t lines = (shape.bytes + kDataBytes - 1) / kDataBytes;

@@ -51,13 +51,21 @@ struct FlaggedStrand {
   bool posts = false;  ///< some links are over a network
 };
 
-template <Protocol kProtocol, typename Element, RedOp kOp, typename Block>
+/// `kNotes` false: without what only network links need (FlaggedStrand::posts).
+template <Protocol kProtocol, typename Element, RedOp kOp, bool kNotes, typename Block>
 class FlaggedWalk {
  public:
   RW_HOST_DEVICE FlaggedWalk(Block& block, const FlaggedStrand& strand, const Call& call)
       : block_(block), strand_(strand), call_(call), link_(block.size() - 1 - block.thread()) {
-    sends_ = link_ < strand.num_send_ends;
-    receives_ = link_ < strand.num_receive_ends;
+    // Read now, while an earlier launch runs, so that no address is waited for later.
+    if (link_ < strand.num_send_ends) {
+      kept_send_ = strand.sends[link_].kept;
+      consumed_by_peer_ = strand.sends[link_].consumed_at;
+    }
+    if (link_ < strand.num_receive_ends) {
+      kept_receive_ = strand.receives[link_].kept;
+      consumed_here_ = strand.receives[link_].consumed_at;
+    }
   }
 
   /// Lays out the round at work, as far as the links' counters do not matter.
@@ -111,7 +119,9 @@ class FlaggedWalk {
       stopped_ = block_.sync_or(stopped_);
       if (stopped_) return;
       keep_counters();
-      if (kProtocol == Protocol::kLl && strand_.posts) post();
+      if constexpr (kNotes && kProtocol == Protocol::kLl) {
+        if (strand_.posts) post();
+      }
       RW_ROLLED
       for (std::uint32_t s = 0; s < strand_.num_steps; ++s) {
         const FlaggedShape shape = strand_.shapes[s];
@@ -134,21 +144,20 @@ class FlaggedWalk {
   // One thread for each operand and destination finds its slot; one for each link checks that there
   // is room.
   RW_HOST_DEVICE void find_slots() {
-    if (sends_) {
-      const SendEnd& end = strand_.sends[link_];
-      const std::uint64_t turn = block_.load(&end.kept->published) + 1 + round_;
-      std::uint64_t consumed = block_.load_relaxed(end.consumed_at);
+    if (kept_send_ != nullptr) {
+      const std::uint64_t turn = block_.load(&kept_send_->published) + 1 + round_;
+      std::uint64_t consumed = block_.load_relaxed(consumed_by_peer_);
       sent_ = turn;
       if (consumed + kFlaggedSlots < turn) {
         const bool has_room = block_.wait([&] {
-          consumed = block_.load_acquire(end.consumed_at);
+          consumed = block_.load_acquire(consumed_by_peer_);
           return consumed + kFlaggedSlots >= turn;
         });
         if (!has_room) stopped_ = true;
       }
     }
-    if (receives_) {
-      received_ = block_.load(&strand_.receives[link_].kept->received) + 1 + round_;
+    if (kept_receive_ != nullptr) {
+      received_ = block_.load(&kept_receive_->received) + 1 + round_;
     }
     RW_ROLLED
     for (std::uint32_t j = block_.thread(); j < strand_.num_places; j += block_.size()) {
@@ -182,12 +191,12 @@ class FlaggedWalk {
   // Nobody reads the counters after the barrier of the last round.
   RW_HOST_DEVICE void keep_counters() {
     const bool last = round_ + 1 == strand_.rounds;
-    if (receives_) {
+    if (kept_receive_ != nullptr) {
       // Relaxed: a barrier separates this from the reads of earlier data.
-      block_.store_relaxed(strand_.receives[link_].consumed_at, received_ - 1);
-      if (last) strand_.receives[link_].kept->received = received_;
+      block_.store_relaxed(consumed_here_, received_ - 1);
+      if (last) kept_receive_->received = received_;
     }
-    if (sends_ && last) strand_.sends[link_].kept->published = sent_;
+    if (kept_send_ != nullptr && last) kept_send_->published = sent_;
   }
 
   Block& block_;
@@ -197,8 +206,10 @@ class FlaggedWalk {
   bool stopped_ = false;
   // The ends that this thread keeps the counters of: of each direction the one of this number.
   std::uint32_t link_;
-  bool sends_ = false;
-  bool receives_ = false;
+  SendCounters* kept_send_ = nullptr;        // null: none
+  ReceiveCounters* kept_receive_ = nullptr;  // null: none
+  const std::uint64_t* consumed_by_peer_ = nullptr;
+  std::uint64_t* consumed_here_ = nullptr;
   std::uint64_t sent_ = 0;
   std::uint64_t received_ = 0;
 };

@@ -168,6 +168,12 @@ struct LaunchLinks {
   std::uint32_t num_ranks = 0;
   std::uint32_t rank = 0;
   LaunchStamps stamps;
+
+  /// The launch notes when its blocks ran, or sends over network links: it needs kernels that do
+  /// (run_channel()).
+  [[nodiscard]] constexpr bool noted() const noexcept {
+    return stamps.words != nullptr || network_tag != nullptr;
+  }
 };
 
 /// For all threads of block `number`, when what came before it is over.

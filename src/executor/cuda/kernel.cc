@@ -7,8 +7,8 @@
 
 namespace ropewalk::executor {
 
-const void* cuda_kernel(Protocol protocol, DataType type, RedOp op, bool combines) {
-  static const std::array<const void*, kNumProtocols> kCopies = copy_kernels();
+KernelPair cuda_kernels(Protocol protocol, DataType type, RedOp op, bool combines) {
+  static const ProtocolKernels kCopies = copy_kernels();
   static const std::array<KernelRow, kNumDataTypes> kKernels{
       kernels_of<DataType::kInt8>(),       kernels_of<DataType::kUint8>(),
       kernels_of<DataType::kInt32>(),      kernels_of<DataType::kUint32>(),
@@ -22,6 +22,6 @@ const void* cuda_kernel(Protocol protocol, DataType type, RedOp op, bool combine
   return kKernels[static_cast<std::size_t>(type)][static_cast<std::size_t>(op)][p];
 }
 
-const void* cuda_message_kernel() { return message_kernel(); }
+KernelPair cuda_message_kernels() { return message_kernels(); }
 
 }  // namespace ropewalk::executor

@@ -6,17 +6,20 @@
 
 #include "core/types.h"
 #include "executor/block/launch.h"
+#include "executor/cuda/kernel.h"
 
 namespace ropewalk::executor {
 
-/// By operator (sum, product, maximum, minimum), then protocol.
-using KernelRow = std::array<std::array<const void*, kNumProtocols>, 4>;
+/// By protocol.
+using ProtocolKernels = std::array<KernelPair, kNumProtocols>;
+/// By operator (sum, product, maximum, minimum).
+using KernelRow = std::array<ProtocolKernels, 4>;
 
 template <DataType kType>
 KernelRow kernels_of();
-/// What copies, by protocol.
-std::array<const void*, kNumProtocols> copy_kernels();
+/// What copies.
+ProtocolKernels copy_kernels();
 /// What carries messages.
-const void* message_kernel();
+KernelPair message_kernels();
 
 }  // namespace ropewalk::executor

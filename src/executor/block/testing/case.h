@@ -202,6 +202,16 @@ class Machine {
   std::vector<std::vector<CallTag*>> addresses_;  // [rank][peer]: where the peer has its tags
 };
 
+// With the kernel that such a launch has.
+template <Protocol kProtocol, typename Element, RedOp kOp, typename Block>
+void run_noted(Block& block, const LaunchArgs& args, std::uint32_t channel, std::byte* memory) {
+  if (args.links.noted()) {
+    run_channel<kProtocol, Element, kOp, true>(block, args, channel, memory);
+  } else {
+    run_channel<kProtocol, Element, kOp, false>(block, args, channel, memory);
+  }
+}
+
 template <typename Element, RedOp kOp>
 void run_block(const LaunchArgs& args, const Case& test, std::uint32_t channel,
                std::vector<std::thread>& threads,
@@ -215,13 +225,13 @@ void run_block(const LaunchArgs& args, const Case& test, std::uint32_t channel,
       TestBlock block(*group, t, args, t == test.late);
       switch (test.protocol) {
         case Protocol::kSimple:
-          run_channel<Protocol::kSimple, Element, kOp>(block, args, channel, memory);
+          run_noted<Protocol::kSimple, Element, kOp>(block, args, channel, memory);
           break;
         case Protocol::kLl:
-          run_channel<Protocol::kLl, Element, kOp>(block, args, channel, memory);
+          run_noted<Protocol::kLl, Element, kOp>(block, args, channel, memory);
           break;
         case Protocol::kLl128:
-          run_channel<Protocol::kLl128, Element, kOp>(block, args, channel, memory);
+          run_noted<Protocol::kLl128, Element, kOp>(block, args, channel, memory);
           break;
       }
     });
