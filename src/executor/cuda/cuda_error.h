@@ -1,4 +1,4 @@
-// CUDA's errors as Ropewalk's.
+// Translates CUDA errors to Error.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,15 +7,15 @@
 
 namespace ropewalk::executor {
 
-/// @throws Error kCuda with `tried` and CUDA's own words
+/// @throws Error kCuda with `tried` and CUDA's error string
 inline void check_cuda(cudaError_t result, const char* tried) {
   if (result == cudaSuccess) return;
-  // The runtime keeps the last error for the next question; it has been answered here.
+  // Clears the runtime's last error, which this call reports.
   cudaGetLastError();
   throw Error(Errc::kCuda, "{}: {}", tried, cudaGetErrorString(result));
 }
 
-/// Makes `device` current in this thread while it lives.
+/// Makes `device` current in this thread during its lifetime.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {
@@ -34,8 +34,8 @@ class CurrentDevice {
   bool changed_ = false;
 };
 
-/// Lets this thread take memory and copy while it captures a graph, while it lives: what a call
-/// needs when it is made for the first time is made at once, and is no part of the graph.
+/// During its lifetime this thread may allocate and copy although it captures a graph: what a call
+/// allocates at its first use is then allocated at once, and is not captured.
 class RelaxedCapture {
  public:
   RelaxedCapture() {

@@ -1,4 +1,4 @@
-// Where the files that hold the kernels' instantiations say what they have.
+// Tables of the kernels that each file of instantiations holds.
 #pragma once
 
 #include <array>
@@ -14,9 +14,9 @@ using KernelRow = std::array<std::array<const void*, kNumProtocols>, 4>;
 
 template <DataType kType>
 KernelRow kernels_of();
-/// What copies, by protocol.
+/// Kernels that only copy, by protocol.
 std::array<const void*, kNumProtocols> copy_kernels();
-/// What carries messages.
+/// Kernels of messages, by protocol.
 const void* message_kernel();
 
 }  // namespace ropewalk::executor

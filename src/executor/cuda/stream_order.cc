@@ -16,7 +16,7 @@ Capture capture_on(cudaStream_t stream) {
 #endif
   check_cuda(asked, "asking a stream whether it captures");
   if (status == cudaStreamCaptureStatusNone) return {};
-  // Of a capture that an error has ended nothing is known but that it goes on.
+  // Of a capture that an error invalidated, CUDA says only that it is still open.
   if (status == cudaStreamCaptureStatusInvalidated) return {~0ULL, nullptr};
   return capture;
 }
@@ -27,7 +27,7 @@ Capture StreamOrder::follow(cudaStream_t stream) {
     captured_ = true;
     return capture;
   }
-  // The last stream itself may be gone by now, and another one have its address.
+  // The last stream may have been destroyed, and another one may have its address.
   unsigned long long id = 0;
   check_cuda(cudaStreamGetId(stream, &id), "asking for a stream's number");
   if (marked_ && id != last_stream_) {

@@ -14,7 +14,7 @@ constexpr std::size_t kLeastBytes = 512;
 }  // namespace
 
 DeviceBlocks::~DeviceBlocks() {
-  // A graph that outlives the communicator lets go of an empty block, in a thread of CUDA's that
+  // A graph that outlives the communicator releases an empty block, in a thread of CUDA that
   // may not free memory.
   for (const std::shared_ptr<DeviceBlock>& block : blocks_) block->release();
 }
