@@ -17,6 +17,7 @@
 #include "comm/device_stop.h"
 #include "comm/found_rails.h"
 #include "comm/nic_places.h"
+#include "comm/placement.h"
 #include "comm/rank_record.h"
 #include "core/error.h"
 #include "core/interrupt.h"
@@ -27,7 +28,6 @@
 #include "message/device_part.h"
 #include "transport/registry.h"
 #include "transport/window/device/gpu_memory.h"
-#include "tune/ring_search.h"
 #include "tune/worth_planning.h"
 
 namespace ropewalk::comm {
@@ -225,9 +225,10 @@ void Communicator::connect() {
     machine_ = emulated.machine;
     emulation_ = Emulation::join(*bootstrap_, config_, emulated, deadline);
   }
-  // Launchers also deal ranks out to hosts in turn: then a ring in their order would leave a host
-  // at every step. With a machine that TOPOLOGY names, its links price every shape.
-  if (machine_ == nullptr) facts_.ring_order = tune::ring_avoiding({}, size(), host_of_rank_);
+  // Launchers also deal ranks out to hosts, or to a host's NUMA nodes, in turn: then a ring in
+  // their order would leave a host or a node at every step. With a machine that TOPOLOGY names, its
+  // links price every shape.
+  if (machine_ == nullptr) facts_.ring_order = ring_near(host_info.seats);
   std::unique_ptr<transport::Transport> network;
   if (facts_.num_hosts > 1) {
     network = transport::make_transport(
@@ -322,6 +323,10 @@ void Communicator::connect() {
   if (rank() == 0 && log::enabled(log::Level::kInfo, log::kInit)) {
     try {
       for (const std::string& line : describe(known_machine())) log::info(log::kInit, "{}", line);
+      if (!facts_.ring_order.empty()) {
+        log::info(log::kInit, "rings and chains visit the ranks by host and NUMA node: {}",
+                  fmt::join(facts_.ring_order, " "));
+      }
     } catch (const Error& error) {
       log::warn("the machine cannot be described: {}", error.what());
     }

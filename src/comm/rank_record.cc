@@ -23,7 +23,7 @@
 namespace ropewalk::comm {
 namespace {
 
-constexpr std::uint32_t kRecordVersion = 5;
+constexpr std::uint32_t kRecordVersion = 6;
 
 // Sent as it lies: all ranks run the same build on the same architecture, which `version` and
 // `size` check.
@@ -33,6 +33,7 @@ struct RankRecord {
   std::array<char, 64> host{};
   std::array<char, 40> machine{};
   tune::Processors processors;
+  std::int64_t numa = -1;  // as tune::NumaNodes::node_of()
   std::uint64_t process_token = 0;
   ProbeAddress probe;
   std::uint32_t slots = 0;
@@ -183,6 +184,7 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   const std::string machine = tune::machine_identity();
   std::strncpy(mine.machine.data(), machine.c_str(), mine.machine.size() - 1);
   mine.processors = tune::Processors::usable();
+  mine.numa = runtime.numa_nodes().node_of(mine.processors);
   const std::string& single_copy = config.text(Setting::kSingleCopy);
   mine.single_copy = single_copy == "off" ? 0 : single_copy == "on" ? 2 : 1;
   mine.emulated = config.text(Setting::kEmulate).empty() ? 0 : 1;
@@ -218,6 +220,7 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
     info.seats.host_of_rank.push_back(
         host_numbers.try_emplace(record.host.data(), new_number).first->second);
     info.seats.processors.push_back(record.processors);
+    info.seats.numa_of_rank.push_back(static_cast<int>(record.numa));
     info.topology_given |= record.topology_given != 0;
     info.facts.same_process &= record.process_token == mine.process_token;
     // Hosts may be containers of one machine.
