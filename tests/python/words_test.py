@@ -72,6 +72,17 @@ def test_riddles_do_not_come_back(riddle: str, plain: str) -> None:
     assert not found, f"say: {plain}"
 
 
+@pytest.mark.parametrize("folder", ["link/cuda", "executor/cuda"])
+def test_cuda_errors_name_the_function(folder: str) -> None:
+    said = [
+        words
+        for path in sources(ROOT / "src" / folder)
+        for words in re.findall(r'check_cuda\([^;"]*"([^"]+)"\s*\);', path.read_text())
+    ]
+    assert len(said) > 5
+    assert not [words for words in said if not re.match(r"cuda[A-Z]|kernel launch", words)]
+
+
 @pytest.mark.parametrize(
     ("name", "vague"),
     [

@@ -29,22 +29,22 @@ class CapturedGraph {
     forget();
     // Relaxed: a call's first use may allocate, which other modes forbid during a capture.
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed),
-               "starting to capture");
+               "cudaStreamBeginCapture");
     capturing_ = true;
   }
   void end() {
     capturing_ = false;
-    check_cuda(cudaStreamEndCapture(stream_, &graph_), "ending to capture");
+    check_cuda(cudaStreamEndCapture(stream_, &graph_), "cudaStreamEndCapture");
   }
   /// Instantiates the graph.
   void load() {
-    check_cuda(cudaGraphInstantiate(&launched_, graph_, 0), "making a graph");
+    check_cuda(cudaGraphInstantiate(&launched_, graph_, 0), "cudaGraphInstantiate");
     cudaGraphDestroy(std::exchange(graph_, nullptr));
-    check_cuda(cudaGraphUpload(launched_, stream_), "loading a graph");
-    check_cuda(cudaStreamSynchronize(stream_), "loading a graph");
+    check_cuda(cudaGraphUpload(launched_, stream_), "cudaGraphUpload");
+    check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize (cudaGraphUpload)");
   }
   /// Launches the graph on the stream.
-  void launch() { check_cuda(cudaGraphLaunch(launched_, stream_), "starting a graph"); }
+  void launch() { check_cuda(cudaGraphLaunch(launched_, stream_), "cudaGraphLaunch"); }
 
   /// Ends an open capture, and discards it. Launched work continues.
   void forget() noexcept {

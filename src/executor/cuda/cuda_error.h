@@ -19,8 +19,8 @@ inline void check_cuda(cudaError_t result, const char* tried) {
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {
-    check_cuda(cudaGetDevice(&before_), "asking for the current device");
-    if (before_ != device) check_cuda(cudaSetDevice(device), "changing the current device");
+    check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
+    if (before_ != device) check_cuda(cudaSetDevice(device), "cudaSetDevice");
     changed_ = before_ != device;
   }
   ~CurrentDevice() {
@@ -39,7 +39,7 @@ class CurrentDevice {
 class RelaxedCapture {
  public:
   RelaxedCapture() {
-    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "changing the capture mode");
+    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode");
   }
   ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
   RelaxedCapture(const RelaxedCapture&) = delete;

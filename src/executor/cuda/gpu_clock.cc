@@ -28,7 +28,8 @@ std::optional<GpuClock::Reading> GpuClock::read() {
     return std::nullopt;
   }
   auto* mailbox = new (memory_.data()) ClockQuestions;
-  check_cuda(answer_clock_questions(mailbox, kQuestions, stream_.get()), "reading the GPU's clock");
+  check_cuda(answer_clock_questions(mailbox, kQuestions, stream_.get()),
+             "kernel launch (GPU clock)");
   const auto give_up = steady_clock::now() + kPatience;
   std::optional<Reading> best;
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();

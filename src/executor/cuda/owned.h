@@ -12,7 +12,10 @@ namespace ropewalk::executor {
 
 class Stream {
  public:
-  Stream() { check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream"); }
+  Stream() {
+    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+               "cudaStreamCreateWithFlags");
+  }
   ~Stream() { cudaStreamDestroy(stream_); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -27,7 +30,7 @@ class Event {
   /// @param flags as cudaEventCreateWithFlags: cudaEventDisableTiming for an event that only orders
   /// work
   explicit Event(unsigned flags = cudaEventDefault) {
-    check_cuda(cudaEventCreateWithFlags(&event_, flags), "making an event");
+    check_cuda(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreateWithFlags");
   }
   ~Event() { cudaEventDestroy(event_); }
   Event(const Event&) = delete;
@@ -43,7 +46,7 @@ class PinnedBuffer {
  public:
   explicit PinnedBuffer(std::size_t bytes) {
     check_cuda(cudaHostAlloc(&data_, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
-               "taking pinned memory");
+               "cudaHostAlloc");
   }
   ~PinnedBuffer() { cudaFreeHost(data_); }
   PinnedBuffer(const PinnedBuffer&) = delete;

@@ -76,7 +76,7 @@ PeerAccess::View view_of(const Facts& facts, int device) {
   if (theirs == device) return {1, 1};
   int can = 0;
   int atomics = 0;
-  executor::check_cuda(cudaDeviceCanAccessPeer(&can, device, theirs), "asking for peer access");
+  executor::check_cuda(cudaDeviceCanAccessPeer(&can, device, theirs), "cudaDeviceCanAccessPeer");
   // Lines of 128 bytes arrive whole over NVLink, which also carries atomics, as PCIe does not.
   const cudaError_t asked =
       cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device, theirs);
@@ -90,7 +90,7 @@ void enable_peer_access(int device) {
   if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
     cudaGetLastError();
   } else {
-    executor::check_cuda(enabled, "enabling peer access");
+    executor::check_cuda(enabled, "cudaDeviceEnablePeerAccess");
   }
 }
 
@@ -108,10 +108,9 @@ DevicePeers::DevicePeers(bootstrap::Bootstrap& bootstrap, const Config& config,
   facts.process = process;
   facts.device = device;
   executor::check_cuda(cudaDeviceGetPCIBusId(facts.bus_id, sizeof facts.bus_id, device),
-                       "naming the GPU");
+                       "cudaDeviceGetPCIBusId");
   cudaDeviceProp properties{};
-  executor::check_cuda(cudaGetDeviceProperties(&properties, device),
-                       "asking for a GPU's properties");
+  executor::check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   facts.uuid = properties.uuid;
   std::map<int, int> on_host;
   for (int r = 0; r < size_; ++r) {
@@ -195,9 +194,12 @@ void DevicePeers::open_device_windows(bootstrap::Bootstrap& bootstrap, const Win
   try {
     own_ = std::make_shared<DeviceMemory>(bytes);
     // The window is ready before any peer learns its address.
-    executor::check_cuda(cudaMemsetAsync(own_->data(), 0, bytes, stream), "clearing the window");
-    executor::check_cuda(cudaStreamSynchronize(stream), "clearing the window");
-    executor::check_cuda(cudaIpcGetMemHandle(&own.handle, own_->data()), "sharing the window");
+    executor::check_cuda(cudaMemsetAsync(own_->data(), 0, bytes, stream),
+                         "cudaMemsetAsync (a window)");
+    executor::check_cuda(cudaStreamSynchronize(stream),
+                         "cudaStreamSynchronize (clearing a window)");
+    executor::check_cuda(cudaIpcGetMemHandle(&own.handle, own_->data()),
+                         "cudaIpcGetMemHandle (a window)");
     own.address = reinterpret_cast<std::uint64_t>(own_->data());
     Windows::of_process().add(own_);
   } catch (const Error& error) {
@@ -292,8 +294,9 @@ void DevicePeers::try_windows(bootstrap::Bootstrap& bootstrap, cudaStream_t stre
     views_[i] = {};
   }
   agree(bootstrap);  // all ranks have read
-  executor::check_cuda(cudaMemsetAsync(own_->data(), 0, cleared, stream), "clearing the window");
-  executor::check_cuda(cudaStreamSynchronize(stream), "clearing the window");
+  executor::check_cuda(cudaMemsetAsync(own_->data(), 0, cleared, stream),
+                       "cudaMemsetAsync (a window)");
+  executor::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize (clearing a window)");
   for (int r = 0; r < size_; ++r) {
     if (reaches(r)) continue;
     Peer& peer = peers_[static_cast<std::size_t>(r)];

@@ -21,7 +21,7 @@ Function driver_function(const char* name) {
   cudaDriverEntryPointQueryResult found{};
   executor::check_cuda(
       cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found),
-      "looking up a function of the driver");
+      "cudaGetDriverEntryPointByVersion");
   return reinterpret_cast<Function>(function);
 }
 
@@ -74,7 +74,7 @@ Allocation allocation_of(const void* buffer) {
   Allocation found;
   if (ask == nullptr ||
       ask(&found.begin, &found.bytes, reinterpret_cast<CUdeviceptr>(buffer)) != CUDA_SUCCESS) {
-    throw Error(Errc::kCuda, "asking for the allocation of {}", buffer);
+    throw Error(Errc::kCuda, "cuMemGetAddressRange of {} failed", buffer);
   }
   return found;
 }
@@ -82,10 +82,10 @@ Allocation allocation_of(const void* buffer) {
 // @return false for managed memory, which the driver migrates between GPU and host
 bool check_address(const void* address, int device) {
   cudaPointerAttributes attributes{};
-  executor::check_cuda(cudaPointerGetAttributes(&attributes, address), "looking at a buffer");
+  executor::check_cuda(cudaPointerGetAttributes(&attributes, address), "cudaPointerGetAttributes");
   if (attributes.type == cudaMemoryTypeManaged) return false;
   if (attributes.type != cudaMemoryTypeDevice) {
-    throw Error(Errc::kInvalidArgument, "buffer: {} is no memory of a GPU", address);
+    throw Error(Errc::kInvalidArgument, "buffer: {} is not in GPU memory", address);
   }
   if (attributes.device != device) {
     throw Error(Errc::kInvalidArgument, "buffer: {} is on GPU {}, the communicator works on GPU {}",
