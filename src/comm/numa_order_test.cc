@@ -6,8 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +21,7 @@
 #include "comm/machine.h"
 #include "comm/placement.h"
 #include "comm/testing/ranks.h"
+#include "core/log.h"
 #include "schedule/layout.h"
 #include "schedule/pattern.h"
 #include "topology/merge.h"
@@ -138,6 +142,35 @@ TEST(NumaOrder, ResultsAreRight) {
       });
     }
   }
+}
+
+// Lines of several threads.
+std::mutex numa_lines_mutex;
+std::vector<std::string>& numa_lines() {
+  static std::vector<std::string> lines;
+  return lines;
+}
+void hear_numa(log::Level /*level*/, std::uint32_t /*subsystem*/, const char* line) {
+  const std::lock_guard lock(numa_lines_mutex);
+  numa_lines().emplace_back(line);
+}
+
+TEST(NumaOrder, IsLoggedOnce) {
+  numa_lines().clear();
+  log::set_sink(hear_numa);
+  EXPECT_THAT(orders({{0}, {1}, {0}, {1}}), Each("0 2 1 3"));
+  EXPECT_THAT(orders({{0}, {0}, {1}, {1}}), Each(IsEmpty()));
+  log::set_sink(nullptr);
+  EXPECT_EQ(std::ranges::count_if(numa_lines(),
+                                  [](const std::string& line) {
+                                    return line.find("by host and NUMA node: 0 2 1 3") !=
+                                           std::string::npos;
+                                  }),
+            1);
+  EXPECT_EQ(std::ranges::count_if(
+                numa_lines(),
+                [](const std::string& line) { return line.find("visit the ranks") != line.npos; }),
+            1);
 }
 
 // The order that schedules serve is the one that rwCommTopology tells of the same seats.
