@@ -123,6 +123,12 @@ TEST(NumaRing, CoresOrderTheRanksOfANode) {
   EXPECT_THAT(ring_by_numa(made.seats()), ElementsAre(3, 1, 2, 0));
 }
 
+// Some firmware numbers the cores of two sockets in turn.
+TEST(NumaRing, NodesCountBeforeCores) {
+  const Made made{{0, 0, 0, 0}, {0, 1, 0, 1}, {0, 1, 2, 3}};
+  EXPECT_THAT(ring_by_numa(made.seats()), ElementsAre(0, 2, 1, 3));
+}
+
 TEST(NumaRing, NothingChangesWithoutNeed) {
   // One node, in whatever order of cores.
   const Made alone{{0, 0, 0, 0}, {0, 0, 0, 0}, {3, 2, 1, 0}};
