@@ -94,7 +94,7 @@ class CallAgreement {
   };
 
   void on_message(int peer, std::span<const std::byte> bytes) noexcept;
-  // Each handles a message, which for this rank itself takes no way over the bootstrap.
+  // Each handles a message; one to this rank itself does not go over the bootstrap.
   void handle(int peer, const Message& message) RW_REQUIRES(mutex_);
   void send(int peer, const Message& message) RW_REQUIRES(mutex_);
   void send_all(const Message& message) RW_REQUIRES(mutex_);

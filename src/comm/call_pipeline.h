@@ -36,7 +36,7 @@ class CallPipeline {
   PreparedCall& get(const CollectiveCall& call, std::uint64_t number) {
     if (agreement_ != nullptr && number >= agreement_->next(on_device_)) [[unlikely]]
       begin_new(number);
-    std::unique_ptr<PreparedCall>& kept = kept_[place_of(call)];
+    std::unique_ptr<PreparedCall>& kept = kept_[slot_of(call)];
     if (kept == nullptr || !kept->serves(call)) replace(kept, call);
     return *kept;
   }
@@ -53,7 +53,7 @@ class CallPipeline {
  private:
   // Programs repeat some shapes: as many as a training step has buckets fit. A power of two.
   static constexpr std::size_t kKept = 64;
-  static std::size_t place_of(const CollectiveCall& call) noexcept {
+  static std::size_t slot_of(const CollectiveCall& call) noexcept {
     const std::size_t mixed = call.count + (call.count >> 6U) + (call.count >> 12U) +
                               static_cast<std::size_t>(call.collective) * 5 +
                               static_cast<std::size_t>(static_cast<unsigned>(call.root));

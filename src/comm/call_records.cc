@@ -107,9 +107,9 @@ void CallRecords::keep_times() noexcept {
     const std::uint8_t operation = slot->operation.load(kRelaxed);
     const std::uint64_t packed = slot->started.load(kRelaxed);
     if ((operation & kOnDevice) == 0 || packed == 0) continue;
-    const LaunchPlace place = LaunchPlace::unpacked(packed);
-    if (!times->about_to_be_reused(place)) return;
-    const StampedTimes stamped = times->read(place);
+    const StampRange range = StampRange::unpacked(packed);
+    if (!times->about_to_be_reused(range)) return;
+    const StampedTimes stamped = times->read(range);
     // As in fill(): who reads meanwhile takes it for none.
     const Id id = times_kept_ + 1;
     slot->id.store(0, kRelaxed);
@@ -171,7 +171,7 @@ bool CallRecords::read_slot(const Slot& slot, Record& record, StampedTimes& stam
     } else {
       const DeviceTimes* times = device_times_.load(std::memory_order_acquire);
       record.timed = times != nullptr && started != 0;
-      if (record.timed) stamped = times->read(LaunchPlace::unpacked(started));
+      if (record.timed) stamped = times->read(StampRange::unpacked(started));
     }
     return true;
   }

@@ -119,17 +119,17 @@ class CallRecords {
   void set_device_times(const DeviceTimes* times);
   /// An operation on the GPU, whose record was just begun, was launched. For the thread that begins
   /// records.
-  /// @param place  where its times are noted
+  /// @param range  where its times are noted
   /// @param scheduled  ticks() before it was launched
-  void launched(Id id, const LaunchPlace& place, std::uint64_t scheduled,
+  void launched(Id id, const StampRange& range, std::uint64_t scheduled,
                 const void* stream) noexcept {
     Slot* slot = find(id);
     if (slot == nullptr) return;
     slot->stream.store(stream == last_stream_ ? last_stream_number_ : number_of(stream),
                        std::memory_order_relaxed);
     slot->scheduled.store(scheduled, std::memory_order_relaxed);
-    if (place.blocks == 0) return;
-    slot->started.store(place.packed(), std::memory_order_relaxed);
+    if (range.blocks == 0) return;
+    slot->started.store(range.packed(), std::memory_order_relaxed);
     keep_times();
   }
 
@@ -150,7 +150,7 @@ class CallRecords {
     std::atomic<Id> id{0};
     std::atomic<std::uint64_t> call{0};
     std::atomic<std::uint64_t> scheduled{0};  // ticks, as are the next two; 0: not yet
-    // On a GPU: the packed LaunchPlace, or 0; then, with kTimesKept, both are its stamps.
+    // On a GPU: the packed StampRange, or 0; then, with kTimesKept, both are its stamps.
     std::atomic<std::uint64_t> started{0};
     std::atomic<std::uint64_t> completed{0};
     std::atomic<std::uint64_t> count{0};
@@ -160,7 +160,7 @@ class CallRecords {
     std::atomic<std::uint8_t> operation{0};
     std::atomic<std::uint8_t> type{0};     // DataType or CarriedType
     std::atomic<std::uint8_t> op{0};       // RedOp
-    std::atomic<std::uint16_t> stream{0};  // its place in streams_
+    std::atomic<std::uint16_t> stream{0};  // its index in streams_
   };
   static_assert(sizeof(Slot) == 64);
   static constexpr std::uint8_t kSend = 0x20;
@@ -216,7 +216,7 @@ class CallRecords {
     return slot.id.load(std::memory_order_relaxed) == id ? &slot : nullptr;
   }
   Slot* block_of(Id id) noexcept;
-  // The place of `stream` in streams_, which is the last one's from now on.
+  // The index of `stream` in streams_, which is the last one's from now on.
   std::uint16_t number_of(const void* stream) noexcept;
   void add_block() noexcept;
   [[nodiscard]] bool read_slot(const Slot& slot, Record& record, StampedTimes& stamped) const

@@ -178,18 +178,18 @@ class RecordsOnAGpu : public ::testing::Test {
   }
 
   // Enqueues one; its blocks note these times after the readings of the clocks, 0: not yet.
-  LaunchPlace launch(CallRecords& records, std::uint32_t blocks, std::uint64_t begin,
-                     std::uint64_t end) {
+  StampRange launch(CallRecords& records, std::uint32_t blocks, std::uint64_t begin,
+                    std::uint64_t end) {
     const std::uint64_t scheduled = ticks();
-    const LaunchPlace place = times_.next(blocks);
+    const StampRange range = times_.next(blocks);
     const CallRecords::Id id = records.begin(all_reduce_of(1), ++calls_, Starts::kLater, 0, true);
-    records.launched(id, place, scheduled, stream_);
-    note(place, begin, end);
-    return place;
+    records.launched(id, range, scheduled, stream_);
+    note(range, begin, end);
+    return range;
   }
-  void note(const LaunchPlace& place, std::uint64_t begin, std::uint64_t end) {
-    const executor::LaunchStamps stamps = times_.stamps(place);
-    for (std::size_t b = 0; b < place.blocks; ++b) {
+  void note(const StampRange& range, std::uint64_t begin, std::uint64_t end) {
+    const executor::LaunchStamps stamps = times_.stamps(range);
+    for (std::size_t b = 0; b < range.blocks; ++b) {
       if (begin != 0) {
         stamps.words[2 * b] = executor::LaunchStamps::stamp(stamps.launch, kDeviceNs + begin);
       }

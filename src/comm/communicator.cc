@@ -17,6 +17,7 @@
 #include "comm/device_stop.h"
 #include "comm/found_rails.h"
 #include "comm/nic_places.h"
+#include "comm/placement.h"
 #include "comm/rank_record.h"
 #include "core/error.h"
 #include "core/interrupt.h"
@@ -27,7 +28,6 @@
 #include "message/device_part.h"
 #include "transport/registry.h"
 #include "transport/window/device/gpu_memory.h"
-#include "tune/ring_search.h"
 #include "tune/worth_planning.h"
 
 namespace ropewalk::comm {
@@ -198,12 +198,12 @@ Communicator::~Communicator() {
 
 void Communicator::connect() {
   const Deadline deadline = deadline_of(config_);
-  HostInfo place = exchange_records(*bootstrap_, config_, runtime_, deadline);
-  facts_ = place.facts;
-  point_to_point_channel_ = place.channels;
+  HostInfo host_info = exchange_records(*bootstrap_, config_, runtime_, deadline);
+  facts_ = host_info.facts;
+  point_to_point_channel_ = host_info.channels;
   if (facts_.num_hosts > 1) {
     // Network links report every chunk, memory links do not.
-    const std::uint32_t slots = place.shape.slots;
+    const std::uint32_t slots = host_info.shape.slots;
     facts_.lag_slots =
         facts_.max_ranks_per_host > 1 ? executor::HostTeam::certain_slots(slots) : slots;
   }
@@ -215,19 +215,20 @@ void Communicator::connect() {
   options.check_tags = check_calls_;
   // Notes on chunks travel with the tags.
   if (check_calls_ && config_.flag(Setting::kAdaptChunks)) {
-    options.tuned_slot_bytes = place.shape.slot_bytes;
+    options.tuned_slot_bytes = host_info.shape.slot_bytes;
   }
-  host_of_rank_ = place.seats.host_of_rank;
+  host_of_rank_ = host_info.seats.host_of_rank;
   if (config_.text(Setting::kEmulate).empty()) {
-    machine_ = find_machine(*bootstrap_, config_, place.topology_given, deadline);
+    machine_ = find_machine(*bootstrap_, config_, host_info.topology_given, deadline);
   } else {
     const EmulatedMachine emulated = runtime_.emulated_machines().get(config_, size());
     machine_ = emulated.machine;
     emulation_ = Emulation::join(*bootstrap_, config_, emulated, deadline);
   }
-  // Launchers also deal ranks out to hosts in turn: then a ring in their order would leave a host
-  // at every step. With a machine that TOPOLOGY names, its links price every shape.
-  if (machine_ == nullptr) facts_.ring_order = tune::ring_avoiding({}, size(), host_of_rank_);
+  // Launchers also deal ranks out to hosts, or to a host's NUMA nodes, in turn: then a ring in
+  // their order would leave a host or a node at every step. With a machine that TOPOLOGY names, its
+  // links price every shape.
+  if (machine_ == nullptr) facts_.ring_order = ring_near(host_info.seats);
   std::unique_ptr<transport::Transport> network;
   if (facts_.num_hosts > 1) {
     network = transport::make_transport(
@@ -239,7 +240,7 @@ void Communicator::connect() {
     }
   }
   if (network != nullptr) {
-    place.constants.network_message *= network->properties(0).message_weight;
+    host_info.constants.network_message *= network->properties(0).message_weight;
   }
   link::Rails rails;
   if (network != nullptr && emulation_ == nullptr) {
@@ -249,10 +250,11 @@ void Communicator::connect() {
     rails = std::move(found.rails);
     facts_.rail_rates = std::move(found.rates);
   }
-  const std::shared_ptr<link::HostSegment> segment = place.segment;
-  reach_ = place.reach;
-  links_ = std::make_unique<link::Links>(*bootstrap_, std::move(place.reach),
-                                         std::move(place.segment), std::move(network), place.shape);
+  const std::shared_ptr<link::HostSegment> segment = host_info.segment;
+  reach_ = host_info.reach;
+  links_ = std::make_unique<link::Links>(*bootstrap_, std::move(host_info.reach),
+                                         std::move(host_info.segment), std::move(network),
+                                         host_info.shape);
   if (records_.enabled()) {
     team_.count_in(traffic_, size());
     links_->to_hosts().count_in(traffic_);
@@ -263,14 +265,14 @@ void Communicator::connect() {
   if (config_.flag(Setting::kNetEncrypt)) links_->to_hosts().seal();
   if (machine_ == nullptr) {
     found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),
-                                          std::move(place.seats), segment, deadline);
+                                          std::move(host_info.seats), segment, deadline);
   }
   // An emulated machine's links are slowed, and this host is not: in the machine's time its work
   // for a message is shorter by that factor.
-  if (emulation_ != nullptr) place.constants.network_message /= emulation_->slowdown();
+  if (emulation_ != nullptr) host_info.constants.network_message /= emulation_->slowdown();
   host_executor_ = std::make_unique<HostExecutor>(team_, options);
   host_calls_ = std::make_unique<CallPipeline>(
-      tune::host_tuner(config_, facts_, place.constants, runtime_.schedules(),
+      tune::host_tuner(config_, facts_, host_info.constants, runtime_.schedules(),
                        machine_ == nullptr ? nullptr : machine_->planned, runtime_.plans()),
       *host_executor_, rank(), size());
   if (host_calls_->tuner().plans() && config_.text(Setting::kPlanning) == "background") {
@@ -321,6 +323,10 @@ void Communicator::connect() {
   if (rank() == 0 && log::enabled(log::Level::kInfo, log::kInit)) {
     try {
       for (const std::string& line : describe(known_machine())) log::info(log::kInit, "{}", line);
+      if (!facts_.ring_order.empty()) {
+        log::info(log::kInit, "rings and chains visit the ranks by host and NUMA node: {}",
+                  fmt::join(facts_.ring_order, " "));
+      }
     } catch (const Error& error) {
       log::warn("the machine cannot be described: {}", error.what());
     }
@@ -383,8 +389,8 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   }
   all_gather(std::as_writable_bytes(std::span(ids)), sizeof(bootstrap::UniqueId), deadline);
   if (members.empty()) return nullptr;
-  const auto place = std::find(members.begin(), members.end(), rank()) - members.begin();
-  return join(ids[static_cast<std::size_t>(members.front())], static_cast<int>(place),
+  const auto position = std::find(members.begin(), members.end(), rank()) - members.begin();
+  return join(ids[static_cast<std::size_t>(members.front())], static_cast<int>(position),
               static_cast<int>(members.size()), runtime_);
 }
 
@@ -954,7 +960,7 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
     validate(call, size());
   }
   const std::uint64_t scheduled = ticks();
-  const std::vector<LaunchPlace> launches = device_->send_and_receive(calls, stream);
+  const std::vector<StampRange> launches = device_->send_and_receive(calls, stream);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const CallRecords::Id record = records_.begin(calls[i], CallRecords::Starts::kLater, true);
     records_.launched(record, launches[i], scheduled, stream);

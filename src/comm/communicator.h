@@ -1,6 +1,6 @@
 // One rank of an ordered set of ranks that run collectives together.
 //
-// A call goes this way: validate (collective_call.h) -> choose and prepare, or find what was
+// The steps of a call: validate (collective_call.h) -> choose and prepare, or find what was
 // prepared for its shape (call_pipeline.h) -> run: on host memory by the walker (host_executor.h),
 // driven by the calling thread, or by the communicator's worker thread for calls with a request; on
 // a GPU by a kernel on a stream (device_group.h).
@@ -222,7 +222,7 @@ class Communicator final : public executor::WaitHook {
   /// @throws Error as CallPipeline::get()
   Explained explain(const CollectiveCall& call);
   /// The machine whose links explain() tells: that which calls are tuned for, or the one of the
-  /// ranks' GPUs. Rank r is gpus()[r]. Null where ranks have no place on a machine's links.
+  /// ranks' GPUs. Rank r is gpus()[r]. Null where ranks have no node in the machine's graph.
   [[nodiscard]] const topology::Topology* planned_machine() noexcept {
     if (device_calls_ == nullptr) return host_calls_->tuner().machine();
     const topology::Topology* tuned_for = device_calls_->tuner().machine();

@@ -12,7 +12,7 @@
 namespace ropewalk::comm {
 namespace {
 
-// One rank's memory: its output at an odd place, its input beside it or in it.
+// One rank's memory: its output at an odd address, its input beside it or in it.
 struct CopyRank {
   std::vector<std::byte> memory;
   std::byte* output = nullptr;

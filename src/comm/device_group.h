@@ -59,7 +59,7 @@ class DeviceGroup : public Executor {
   virtual void run_copied(PreparedCall& prepared, const CollectiveCall& call,
                           const executor::CallTag& tag, DeviceStream stream) = 0;
   /// Where the launch of the last run() or run_copied() notes its times; none where it does not.
-  [[nodiscard]] virtual LaunchPlace last_launch() const noexcept = 0;
+  [[nodiscard]] virtual StampRange last_launch() const noexcept = 0;
   /// What the launches note; null where they do not (setting TRACE).
   [[nodiscard]] virtual const DeviceTimes* times() const noexcept = 0;
   /// The last run() or run_copied() was made by copy engines, and not by the schedule that was
@@ -71,8 +71,8 @@ class DeviceGroup : public Executor {
       Collective collective) const noexcept = 0;
   /// Enqueues sends and receives that run all at once; several with one peer run in order.
   /// @return as last_launch(), of each call
-  virtual std::vector<LaunchPlace> send_and_receive(const std::vector<PointToPointCall>& calls,
-                                                    DeviceStream stream) = 0;
+  virtual std::vector<StampRange> send_and_receive(const std::vector<PointToPointCall>& calls,
+                                                   DeviceStream stream) = 0;
 
   /// Kernels that are enqueued from now on may stand still for this long; zero is for ever.
   virtual void set_timeout(std::chrono::nanoseconds limit) noexcept = 0;

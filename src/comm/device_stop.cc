@@ -39,9 +39,9 @@ std::optional<Error> stop_error(const StopRecord& stop, int rank) {
       return Error(Errc::kInternal,
                    "rank {} has a chunk of {} bytes for or from rank {}, where {} is right", rank,
                    stop.got, stop.peer, stop.expected);
-    case StopReason::kWrongPlace: {
-      const auto own = executor::OutputPlace::unpacked(stop.expected);
-      const auto theirs = executor::OutputPlace::unpacked(stop.got);
+    case StopReason::kWrongLocation: {
+      const auto own = executor::OutputLocation::unpacked(stop.expected);
+      const auto theirs = executor::OutputLocation::unpacked(stop.got);
       return Error(
           Errc::kInvalidUsage,
           "{} by copy engines, call {}: the output of rank {} is {} bytes into window {}, "

@@ -65,10 +65,10 @@ std::map<int, std::string> told(Absence absence) {
     RollCall roll_call(bootstrap, records);
     const auto enqueue = [&](std::uint32_t number) {
       const std::uint64_t scheduled = ticks();
-      const LaunchPlace place = times.next(1);
-      records.launched(records.begin(all_reduce(), number, Starts::kLater, 0, true), place,
+      const StampRange range = times.next(1);
+      records.launched(records.begin(all_reduce(), number, Starts::kLater, 0, true), range,
                        scheduled, nullptr);
-      return times.stamps(place);
+      return times.stamps(range);
     };
     // The first collective is over.
     const executor::LaunchStamps first = enqueue(1);
@@ -138,7 +138,7 @@ TEST(DeviceStop, FindsThePeersOfMessages) {
   std::vector<std::uint64_t> memory(64);
   DeviceTimes times{std::span(memory)};
   records.set_device_times(&times);
-  const LaunchPlace launch = times.next(3);
+  const StampRange launch = times.next(3);
   const executor::LaunchStamps stamps = times.stamps(launch);
   for (int peer = 1; peer <= 3; ++peer) {
     PointToPointCall call;
@@ -171,13 +171,13 @@ TEST(DeviceStop, IsNoErrorWhereBlocksWereToldTo) {
 
 TEST(DeviceStop, NamesARankThatUsesASymmetricWindowOtherwise) {
   executor::StopRecord stop;
-  stop.reason = static_cast<std::uint32_t>(executor::StopReason::kWrongPlace);
+  stop.reason = static_cast<std::uint32_t>(executor::StopReason::kWrongLocation);
   stop.peer = 3;
   stop.own.call = 7;
   stop.own.collective = static_cast<std::uint8_t>(static_cast<unsigned>(Collective::kAllGather) |
                                                   unsigned{executor::kByCopyEngines});
-  stop.got = executor::OutputPlace{2, 8192}.packed();
-  stop.expected = executor::OutputPlace{2, 4096}.packed();
+  stop.got = executor::OutputLocation{2, 8192}.packed();
+  stop.expected = executor::OutputLocation{2, 4096}.packed();
   const std::optional<Error> error = stop_error(stop, 1);
   ASSERT_TRUE(error.has_value());
   EXPECT_EQ(error->code(), Errc::kInvalidUsage);

@@ -27,33 +27,33 @@ DeviceTimes::DeviceTimes(std::span<std::uint64_t> memory)
   RW_ASSERT(std::has_single_bit(num_blocks_) && memory.size() == std::size_t{2} * num_blocks_);
 }
 
-LaunchPlace DeviceTimes::next(std::uint32_t blocks) noexcept {
+StampRange DeviceTimes::next(std::uint32_t blocks) noexcept {
   if (blocks == 0 || blocks > num_blocks_ / 4) return {};
   // In one piece: what is left before the end of the memory is skipped.
   const std::uint32_t left = num_blocks_ - (next_ & (num_blocks_ - 1));
   if (left < blocks) next_ += left;
   if (++launch_ == 0) ++launch_;  // zeros are no stamps
-  const LaunchPlace place{next_, static_cast<std::uint16_t>(blocks), launch_};
+  const StampRange range{next_, static_cast<std::uint16_t>(blocks), launch_};
   next_ += blocks;
-  return place;
+  return range;
 }
 
-LaunchStamps DeviceTimes::stamps(const LaunchPlace& place) const noexcept {
+LaunchStamps DeviceTimes::stamps(const StampRange& range) const noexcept {
   LaunchStamps stamps;
-  if (place.blocks == 0) return stamps;
-  stamps.words = words_ + std::size_t{2} * (place.first & (num_blocks_ - 1));
-  stamps.launch = place.launch;
+  if (range.blocks == 0) return stamps;
+  stamps.words = words_ + std::size_t{2} * (range.first & (num_blocks_ - 1));
+  stamps.launch = range.launch;
   return stamps;
 }
 
-StampedTimes DeviceTimes::read(const LaunchPlace& place) const noexcept {
+StampedTimes DeviceTimes::read(const StampRange& range) const noexcept {
   StampedTimes times;
   std::uint32_t ended = 0;
-  const std::uint64_t* words = words_ + std::size_t{2} * (place.first & (num_blocks_ - 1));
-  for (std::uint32_t b = 0; b < place.blocks; ++b) {
+  const std::uint64_t* words = words_ + std::size_t{2} * (range.first & (num_blocks_ - 1));
+  for (std::uint32_t b = 0; b < range.blocks; ++b) {
     const auto noted = [&](std::size_t word) {
       const std::uint64_t stamp = load(words + word);
-      const bool own = stamp >> LaunchStamps::kTimeBits == place.launch;
+      const bool own = stamp >> LaunchStamps::kTimeBits == range.launch;
       return own ? std::max<std::uint64_t>(stamp & LaunchStamps::kTimeMask, 1) : 0;
     };
     // The end first: a block that is replayed meanwhile begins anew.
@@ -65,7 +65,7 @@ StampedTimes DeviceTimes::read(const LaunchPlace& place) const noexcept {
     times.end = std::max(times.end, end);
   }
   // Of a graph that is replayed: the end is of an earlier turn.
-  if (ended < place.blocks || times.end < times.begin) times.end = 0;
+  if (ended < range.blocks || times.end < times.begin) times.end = 0;
   return times;
 }
 

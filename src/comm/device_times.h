@@ -20,7 +20,7 @@
 namespace ropewalk::comm {
 
 /// The blocks of an operation in the memory of DeviceTimes. None: it is not noted.
-struct LaunchPlace {
+struct StampRange {
   std::uint32_t first = 0;   ///< block, counted over all launches, modulo 2^32
   std::uint16_t blocks = 0;  ///< 0: none
   std::uint16_t launch = 0;  ///< as LaunchStamps has it
@@ -28,12 +28,12 @@ struct LaunchPlace {
   [[nodiscard]] std::uint64_t packed() const noexcept {
     return std::uint64_t{first} << 32U | std::uint64_t{blocks} << 16U | launch;
   }
-  static LaunchPlace unpacked(std::uint64_t word) noexcept {
+  static StampRange unpacked(std::uint64_t word) noexcept {
     return {static_cast<std::uint32_t>(word >> 32U), static_cast<std::uint16_t>(word >> 16U),
             static_cast<std::uint16_t>(word)};
   }
   /// The part of some of its blocks.
-  [[nodiscard]] LaunchPlace part(std::uint32_t from, std::uint32_t number) const noexcept {
+  [[nodiscard]] StampRange part(std::uint32_t from, std::uint32_t number) const noexcept {
     return {first + from, static_cast<std::uint16_t>(number), launch};
   }
 };
@@ -44,7 +44,7 @@ struct StampedTimes {
   std::uint64_t end = 0;    ///< of the last one; 0: not all have ended
 };
 
-/// Threads: one at a time gives places; any thread reads, at any time.
+/// Threads: one at a time gives ranges; any thread reads, at any time.
 class DeviceTimes {
  public:
   /// @param memory  two words for each block: of zeros, which the GPU sees at the same address.
@@ -53,14 +53,14 @@ class DeviceTimes {
   explicit DeviceTimes(std::span<std::uint64_t> memory);
 
   /// Of the next launch, of `blocks` blocks from number 0 on.
-  LaunchPlace next(std::uint32_t blocks) noexcept;
+  StampRange next(std::uint32_t blocks) noexcept;
   /// What that launch gets. The memory of a launch lies in one piece.
-  [[nodiscard]] executor::LaunchStamps stamps(const LaunchPlace& place) const noexcept;
+  [[nodiscard]] executor::LaunchStamps stamps(const StampRange& range) const noexcept;
   /// What its blocks have noted so far. Zeros where another launch has the memory now.
-  [[nodiscard]] StampedTimes read(const LaunchPlace& place) const noexcept;
+  [[nodiscard]] StampedTimes read(const StampRange& range) const noexcept;
   /// The memory of this one will be another's with the next launch or soon after.
-  [[nodiscard]] bool about_to_be_reused(const LaunchPlace& place) const noexcept {
-    return next_ - place.first > num_blocks_ / 2;
+  [[nodiscard]] bool about_to_be_reused(const StampRange& range) const noexcept {
+    return next_ - range.first > num_blocks_ / 2;
   }
 
   /// Both clocks at one moment.

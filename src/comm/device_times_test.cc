@@ -26,45 +26,45 @@ class Times : public ::testing::Test {
 };
 
 TEST_F(Times, AreOfTheFirstAndTheLastBlock) {
-  const LaunchPlace place = times_.next(3);
-  EXPECT_EQ(times_.read(place).begin, 0U);
-  note(times_.stamps(place), 1, 500, 700);
-  EXPECT_EQ(times_.read(place).begin, 500U);
-  EXPECT_EQ(times_.read(place).end, 0U) << "two blocks have not begun";
-  note(times_.stamps(place), 0, 510, 650);
-  note(times_.stamps(place), 2, 490, 0);
-  EXPECT_EQ(times_.read(place).end, 0U) << "a block is at work";
-  note(times_.stamps(place), 2, 0, 620);
-  EXPECT_EQ(times_.read(place).begin, 490U);
-  EXPECT_EQ(times_.read(place).end, 700U);
+  const StampRange range = times_.next(3);
+  EXPECT_EQ(times_.read(range).begin, 0U);
+  note(times_.stamps(range), 1, 500, 700);
+  EXPECT_EQ(times_.read(range).begin, 500U);
+  EXPECT_EQ(times_.read(range).end, 0U) << "two blocks have not begun";
+  note(times_.stamps(range), 0, 510, 650);
+  note(times_.stamps(range), 2, 490, 0);
+  EXPECT_EQ(times_.read(range).end, 0U) << "a block is at work";
+  note(times_.stamps(range), 2, 0, 620);
+  EXPECT_EQ(times_.read(range).begin, 490U);
+  EXPECT_EQ(times_.read(range).end, 700U);
 }
 
 TEST_F(Times, OfMessagesAreOfTheirBlocks) {
-  const LaunchPlace place = times_.next(4);
-  for (std::uint32_t b = 0; b < 3; ++b) note(times_.stamps(place), b, 100 + b, 200 + b);
-  EXPECT_EQ(times_.read(place.part(0, 1)).end, 200U);
-  EXPECT_EQ(times_.read(place.part(1, 2)).begin, 101U);
-  EXPECT_EQ(times_.read(place.part(1, 2)).end, 202U);
-  EXPECT_EQ(times_.read(place.part(3, 1)).begin, 0U);
+  const StampRange range = times_.next(4);
+  for (std::uint32_t b = 0; b < 3; ++b) note(times_.stamps(range), b, 100 + b, 200 + b);
+  EXPECT_EQ(times_.read(range.part(0, 1)).end, 200U);
+  EXPECT_EQ(times_.read(range.part(1, 2)).begin, 101U);
+  EXPECT_EQ(times_.read(range.part(1, 2)).end, 202U);
+  EXPECT_EQ(times_.read(range.part(3, 1)).begin, 0U);
 }
 
 TEST_F(Times, SurviveBeingPacked) {
   (void)times_.next(7);
-  const LaunchPlace place = times_.next(5);
-  const LaunchPlace again = LaunchPlace::unpacked(place.packed());
-  EXPECT_NE(place.packed(), 0U);
-  EXPECT_EQ(again.first, place.first);
-  EXPECT_EQ(again.blocks, place.blocks);
-  EXPECT_EQ(again.launch, place.launch);
+  const StampRange range = times_.next(5);
+  const StampRange again = StampRange::unpacked(range.packed());
+  EXPECT_NE(range.packed(), 0U);
+  EXPECT_EQ(again.first, range.first);
+  EXPECT_EQ(again.blocks, range.blocks);
+  EXPECT_EQ(again.launch, range.launch);
 }
 
 TEST_F(Times, OfALaunchWhoseMemoryIsAnothersAreUnknown) {
-  const LaunchPlace old = times_.next(8);
+  const StampRange old = times_.next(8);
   for (std::uint32_t b = 0; b < 8; ++b) note(times_.stamps(old), b, 100, 200);
   bool foretold = false;
   for (int i = 0; i < 4; ++i) {
     if (times_.about_to_be_reused(old)) foretold = true;
-    const LaunchPlace next = times_.next(8);
+    const StampRange next = times_.next(8);
     ASSERT_EQ(next.blocks, 8);
     for (std::uint32_t b = 0; b < 8; ++b) note(times_.stamps(next), b, 300, 400);
   }
@@ -77,14 +77,14 @@ TEST_F(Times, OfALaunchWhoseMemoryIsAnothersAreUnknown) {
 TEST_F(Times, OfALaunchLieInOnePiece) {
   for (std::uint64_t i = 0; i < 200; ++i) {
     const auto blocks = static_cast<std::uint32_t>(1 + i % 8);
-    const LaunchPlace place = times_.next(blocks);
-    ASSERT_EQ(place.blocks, blocks);
-    const LaunchStamps stamps = times_.stamps(place);
+    const StampRange range = times_.next(blocks);
+    ASSERT_EQ(range.blocks, blocks);
+    const LaunchStamps stamps = times_.stamps(range);
     ASSERT_GE(stamps.words, memory_.data());
     ASSERT_LE(stamps.words + std::size_t{2} * blocks, memory_.data() + memory_.size());
-    EXPECT_EQ(times_.read(place).begin, 0U);
+    EXPECT_EQ(times_.read(range).begin, 0U);
     for (std::uint32_t b = 0; b < blocks; ++b) note(stamps, b, 1000 + i, 2000 + i);
-    EXPECT_EQ(times_.read(place).end, 2000 + i);
+    EXPECT_EQ(times_.read(range).end, 2000 + i);
   }
 }
 
@@ -96,11 +96,11 @@ TEST_F(Times, LaunchesThatAreTooLargeAreNotNoted) {
 
 // A graph that is replayed has begun its next turn.
 TEST_F(Times, OfAReplayThatIsUnderWayHaveNoEnd) {
-  const LaunchPlace place = times_.next(1);
-  note(times_.stamps(place), 0, 100, 200);
-  note(times_.stamps(place), 0, 300, 0);
-  EXPECT_EQ(times_.read(place).begin, 300U);
-  EXPECT_EQ(times_.read(place).end, 0U);
+  const StampRange range = times_.next(1);
+  note(times_.stamps(range), 0, 100, 200);
+  note(times_.stamps(range), 0, 300, 0);
+  EXPECT_EQ(times_.read(range).begin, 300U);
+  EXPECT_EQ(times_.read(range).end, 0U);
 }
 
 TEST_F(Times, NumbersOfLaunchesAreNeverZero) {

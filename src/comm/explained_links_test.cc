@@ -153,7 +153,7 @@ TEST(ExplainedLinks, AreNoneWhereNoPlanCouldBe) {
   const auto placed = found(machine, eight, numbers(8));
   EXPECT_TRUE(bound_on(*placed, Collective::kAllToAll, 0).is_null());
   EXPECT_TRUE(bound_on(*found(machine, {0}, {3}), Collective::kAllReduce, 0).is_null());
-  // Ranks that share a GPU have no place of their own.
+  // Ranks that share a GPU have no node of their own.
   EXPECT_EQ(found(machine, {0, 0}, {3, 3}), nullptr);
   // All-to-alls load links, though none are planned.
   for (const tune::Choice& choice : candidates(*placed, Collective::kAllToAll, eight)) {

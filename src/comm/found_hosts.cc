@@ -185,7 +185,7 @@ Machine FoundHosts::machine(const std::function<void()>& waiting) {
     read.push_back(topology::read_json(text, "a host's topology"));
   }
   std::vector<topology::Topology> hosts;
-  for (const std::uint32_t place : graphs.text_of_host) hosts.push_back(read[place]);
+  for (const std::uint32_t text : graphs.text_of_host) hosts.push_back(read[text]);
   topology::Topology whole = topology::merge(hosts, topology::Fabric::kOne);
   std::vector<topology::NodeIndex> placed = place_by_cores(whole, seats_);
   std::vector<int> cores;

@@ -30,7 +30,7 @@ using RailRates = std::array<double, kMostRails>;
 // Sent as they lie.
 struct NicRecord {
   link::Nic nic;
-  link::NicPlace place;
+  link::NicPosition position;
 };
 struct RatesRecord {
   std::int64_t known = 0;
@@ -47,7 +47,7 @@ link::Nic nic_of(const transport::DeviceProperties& device) {
 // Every rank's, in the order of its devices; a NIC without rate is none.
 struct AllNics {
   std::vector<std::vector<link::Nic>> nics;
-  std::vector<std::vector<link::NicPlace>> places;
+  std::vector<std::vector<link::NicPosition>> positions;
 };
 
 AllNics exchange(bootstrap::Bootstrap& bootstrap, const std::vector<NicRecord>& own,
@@ -66,11 +66,11 @@ AllNics exchange(bootstrap::Bootstrap& bootstrap, const std::vector<NicRecord>& 
                        deadline);
   AllNics all;
   all.nics.resize(n);
-  all.places.resize(n);
+  all.positions.resize(n);
   for (std::size_t r = 0; r < n; ++r) {
     for (std::size_t d = 0; d < static_cast<std::size_t>(counts[r]); ++d) {
       all.nics[r].push_back(records[r * most + d].nic);
-      all.places[r].push_back(records[r * most + d].place);
+      all.positions[r].push_back(records[r * most + d].position);
     }
   }
   return all;
@@ -153,15 +153,16 @@ FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, Kno
   for (int d = 0; d < std::min(transport.num_devices(), kMostRails); ++d) {
     devices.push_back(transport.properties(d));
   }
-  const std::vector<link::NicPlace> places = machine != nullptr
-                                                 ? place_nics(*machine, bootstrap.rank(), devices)
-                                                 : place_nics(tune::Processors::usable(), devices);
+  const std::vector<link::NicPosition> positions =
+      machine != nullptr ? place_nics(*machine, bootstrap.rank(), devices)
+                         : place_nics(tune::Processors::usable(), devices);
   std::vector<NicRecord> own;
-  for (std::size_t d = 0; d < devices.size(); ++d) own.push_back({nic_of(devices[d]), places[d]});
+  for (std::size_t d = 0; d < devices.size(); ++d)
+    own.push_back({nic_of(devices[d]), positions[d]});
   AllNics all_nics = exchange(bootstrap, own, deadline);
   if (all_nics.nics.empty()) return {};
   const std::vector<std::vector<link::Nic>>& nics = all_nics.nics;
-  const link::Rails rails(nics, host_of_rank, most, std::move(all_nics.places));
+  const link::Rails rails(nics, host_of_rank, most, std::move(all_nics.positions));
   if (rails.count() == 1) return {rails, {}};
   const auto count = static_cast<std::size_t>(rails.count());
   const bool tells = bootstrap.rank() == 0;

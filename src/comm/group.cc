@@ -29,20 +29,20 @@ Group::Entry& Group::entry(Communicator& comm) {
 
 void Group::add(Communicator& comm, const CollectiveCall& call, std::shared_ptr<Request> request) {
   std::unique_ptr<Task> task = comm.make_task(call);
-  Entry& place = entry(comm);
-  place.blocking |= request == nullptr;
-  place.collectives.push_back({std::move(task), std::move(request)});
+  Entry& queue = entry(comm);
+  queue.blocking |= request == nullptr;
+  queue.collectives.push_back({std::move(task), std::move(request)});
 }
 
 void Group::add(Communicator& comm, const PointToPointCall& call,
                 std::shared_ptr<Request> request) {
   validate(call, comm.size());
-  Entry& place = entry(comm);
-  place.sends_and_receives.push_back(call);
+  Entry& queue = entry(comm);
+  queue.sends_and_receives.push_back(call);
   if (request == nullptr) {
-    place.blocking = true;
+    queue.blocking = true;
   } else {
-    place.requests.push_back(std::move(request));
+    queue.requests.push_back(std::move(request));
   }
 }
 

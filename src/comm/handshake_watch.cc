@@ -103,10 +103,10 @@ void HandshakeWatch::look_for_difference(const HandshakeState& state, const Hand
     if (check_tags_ && theirs->tag != own.tag) {
       record.reason = static_cast<std::uint32_t>(StopReason::kMismatch);
       record.theirs = theirs->tag;
-    } else if (told != 0 && theirs->place != own.place) {
-      record.reason = static_cast<std::uint32_t>(StopReason::kWrongPlace);
-      record.got = theirs->place;
-      record.expected = own.place;
+    } else if (told != 0 && theirs->location != own.location) {
+      record.reason = static_cast<std::uint32_t>(StopReason::kWrongLocation);
+      record.got = theirs->location;
+      record.expected = own.location;
     } else {
       continue;
     }

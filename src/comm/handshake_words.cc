@@ -20,7 +20,7 @@ std::uint64_t scrambled(std::uint64_t word) noexcept {
 }  // namespace
 
 std::uint64_t handshake_value(const HandshakeCall& call, bool check_tags) noexcept {
-  std::uint64_t value = scrambled(call.place);
+  std::uint64_t value = scrambled(call.location);
   if (check_tags) {
     for (const std::uint64_t word : std::bit_cast<TagWords>(call.tag)) {
       value = scrambled(value ^ word);
@@ -37,7 +37,7 @@ void HandshakeWords::remember(int rank, const HandshakeCall& call, std::uint64_t
   std::uint64_t* const words = entry(rank, number);
   const auto tag = std::bit_cast<TagWords>(call.tag);
   store(words[0], 0);
-  store(words[1], call.place);
+  store(words[1], call.location);
   store(words[2], tag[0]);
   store(words[3], tag[1]);
   store(words[0], value);
@@ -48,7 +48,7 @@ HandshakeWords::Remembered HandshakeWords::read(int rank, std::size_t number) co
   Remembered found;
   found.value = load(words[0]);
   if (found.value == 0) return {};
-  found.call.place = load(words[1]);
+  found.call.location = load(words[1]);
   found.call.tag = std::bit_cast<executor::CallTag>(TagWords{load(words[2]), load(words[3])});
   return load(words[0]) == found.value ? found : Remembered{};
 }

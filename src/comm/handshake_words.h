@@ -19,17 +19,18 @@ namespace ropewalk::comm {
 
 /// What ranks compare of a call.
 struct HandshakeCall {
-  executor::CallTag tag;    ///< with kByCopyEngines where copy engines make it
-  std::uint64_t place = 0;  ///< of its output: executor::OutputPlace, packed; 0 of others' calls
+  executor::CallTag tag;  ///< with kByCopyEngines where copy engines make it
+  std::uint64_t location =
+      0;  ///< of its output: executor::OutputLocation, packed; 0 of others' calls
   friend bool operator==(const HandshakeCall&, const HandshakeCall&) = default;
 };
 
 /// A value that stands for the call in words: never 0, nor are its lowest three bits set. Two calls
 /// that differ have the same once in 2^61.
-/// @param check_tags false: it stands for the place alone (setting CHECK_CALLS)
+/// @param check_tags false: it stands for the location alone (setting CHECK_CALLS)
 [[nodiscard]] std::uint64_t handshake_value(const HandshakeCall& call, bool check_tags) noexcept;
 
-/// Where a rank's stream is: with the value of its call, or 0 when no call is under way.
+/// Where a rank's stream is: with the value of its call, or 0 when no call is running.
 enum class HandshakePhase : std::uint8_t { kNone, kEntering, kCopying, kLeaving };
 struct HandshakeState {
   std::uint64_t value = 0;
@@ -108,7 +109,7 @@ class HandshakeWords {
         host_ + static_cast<std::size_t>(rank) * bytes_of_rank(ranks_) +
         static_cast<std::size_t>(number) * kLine);
   }
-  // Four words: the value, last and first; the place; the tag.
+  // Four words: the value, last and first; the location; the tag.
   [[nodiscard]] std::uint64_t* entry(int rank, std::size_t number) const noexcept {
     return &line(rank, static_cast<int>(lines(ranks_))) + number * kEntryWords;
   }

@@ -65,7 +65,7 @@ std::string write(const HostGraphs& graphs) {
   put(out, graphs.texts.size());
   for (const std::string& text : graphs.texts) put(out, text);
   put(out, graphs.text_of_host.size());
-  for (const std::uint32_t place : graphs.text_of_host) put(out, std::uint64_t{place});
+  for (const std::uint32_t index : graphs.text_of_host) put(out, std::uint64_t{index});
   return out;
 }
 
@@ -77,10 +77,10 @@ HostGraphs read_host_graphs(std::string_view bytes) {
   graphs.texts.resize(reader.count(sizeof(std::uint64_t)));
   for (std::string& text : graphs.texts) text = reader.text();
   graphs.text_of_host.resize(reader.count(sizeof(std::uint64_t)));
-  for (std::uint32_t& place : graphs.text_of_host) {
+  for (std::uint32_t& index : graphs.text_of_host) {
     const std::uint64_t number = reader.number();
     Reader::require(number < graphs.texts.size());
-    place = static_cast<std::uint32_t>(number);
+    index = static_cast<std::uint32_t>(number);
   }
   reader.end();
   return graphs;

@@ -128,13 +128,13 @@ std::string fingerprint(const Machine& machine) {
 std::vector<int> ring_order(const Machine& machine) {
   std::vector<int> order(machine.node_of_rank.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto place = [&](int rank) {
+  const auto key = [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
     const topology::Node& node = machine.topology.node(machine.node_of_rank[r]);
     const int core = machine.core_of_rank.empty() ? -1 : machine.core_of_rank[r];
     return std::tuple(node.host, node.numa.value_or(-1), core, rank);
   };
-  std::ranges::sort(order, {}, place);
+  std::ranges::sort(order, {}, key);
   return order;
 }
 

@@ -221,9 +221,9 @@ TEST(HostGraphs, RefuseDamagedText) {
   }
   EXPECT_THROW((void)read_host_graphs(whole + "x"), Error);
   // Lengths and offsets that are far too large.
-  for (std::size_t place = 7; place < whole.size(); place += 8) {
+  for (std::size_t offset = 7; offset < whole.size(); offset += 8) {
     std::string other = whole;
-    other[place] = '\xff';
+    other[offset] = '\xff';
     try {
       (void)read_host_graphs(other);
     } catch (const Error& error) {

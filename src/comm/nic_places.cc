@@ -18,7 +18,7 @@ namespace {
 using topology::NodeIndex;
 
 // Farther than any path.
-constexpr std::int32_t kNoWay = 1'000'000;
+constexpr std::int32_t kNoPath = 1'000'000;
 
 std::string address_of(const transport::DeviceProperties& device) {
   return topology::normal_bus_id(std::filesystem::path(device.pci_path).filename().string());
@@ -34,15 +34,15 @@ int numa_of(const transport::DeviceProperties& device) {
 
 }  // namespace
 
-std::vector<link::NicPlace> place_nics(const Machine& machine, int rank,
-                                       std::span<const transport::DeviceProperties> devices) {
+std::vector<link::NicPosition> place_nics(const Machine& machine, int rank,
+                                          std::span<const transport::DeviceProperties> devices) {
   const topology::Topology& topology = *machine.planned;
   const NodeIndex gpu = topology.gpus()[static_cast<std::size_t>(rank)];
   std::vector<NodeIndex> nics;
   for (const NodeIndex node : topology.nodes_of(topology::NodeKind::kNic)) {
     if (topology.node(node).host == topology.node(gpu).host) nics.push_back(node);
   }
-  std::vector<link::NicPlace> places(devices.size());
+  std::vector<link::NicPosition> positions(devices.size());
   bool any = false;
   for (std::size_t d = 0; d < devices.size(); ++d) {
     const std::string address = devices[d].pci_path.empty() ? "" : address_of(devices[d]);
@@ -52,32 +52,33 @@ std::vector<link::NicPlace> place_nics(const Machine& machine, int rank,
              (!address.empty() && topology::normal_bus_id(nic.bus_id) == address);
     });
     if (same == nics.end()) continue;
-    places[d].node = static_cast<std::int32_t>(*same);
+    positions[d].node = static_cast<std::int32_t>(*same);
     any = true;
   }
   for (std::size_t d = 0; d < devices.size(); ++d) {
     if (!any && nics.size() == devices.size()) {
-      places[d].node = static_cast<std::int32_t>(nics[d]);
+      positions[d].node = static_cast<std::int32_t>(nics[d]);
     }
-    if (places[d].node < 0) continue;
-    const auto way = plan::nearest_over_pcie(topology, gpu, static_cast<NodeIndex>(places[d].node));
-    places[d].distance = way.has_value() ? way->distance : kNoWay;
+    if (positions[d].node < 0) continue;
+    const auto path =
+        plan::nearest_over_pcie(topology, gpu, static_cast<NodeIndex>(positions[d].node));
+    positions[d].distance = path.has_value() ? path->distance : kNoPath;
   }
-  return places;
+  return positions;
 }
 
-std::vector<link::NicPlace> place_nics(const tune::Processors& usable,
-                                       std::span<const transport::DeviceProperties> devices,
-                                       const std::filesystem::path& sysfs) {
-  std::vector<link::NicPlace> places(devices.size());
+std::vector<link::NicPosition> place_nics(const tune::Processors& usable,
+                                          std::span<const transport::DeviceProperties> devices,
+                                          const std::filesystem::path& sysfs) {
+  std::vector<link::NicPosition> positions(devices.size());
   for (std::size_t d = 0; d < devices.size(); ++d) {
     const int numa = numa_of(devices[d]);
     if (numa < 0) continue;
     const auto cpus = tune::Processors::of_list(first_line(
         sysfs / "devices" / "system" / "node" / ("node" + std::to_string(numa)) / "cpulist"));
-    places[d].distance = cpus.in_common(usable) > 0 ? 0 : 1;
+    positions[d].distance = cpus.in_common(usable) > 0 ? 0 : 1;
   }
-  return places;
+  return positions;
 }
 
 link::NicsOfRoute nics_of_routes(const Machine& machine) {

@@ -16,15 +16,15 @@ namespace ropewalk::comm {
 /// On a machine that a person described: a device is the NIC of the rank's host that has its name
 /// or its PCI address; where none has, and there are as many NICs as devices, they are the same in
 /// order. Distances are those of plan/device_path.h, from the rank's GPU. Pure.
-std::vector<link::NicPlace> place_nics(const Machine& machine, int rank,
-                                       std::span<const transport::DeviceProperties> devices);
+std::vector<link::NicPosition> place_nics(const Machine& machine, int rank,
+                                          std::span<const transport::DeviceProperties> devices);
 
 /// On one that was not: distance 0 of NICs at a NUMA node whose processors the rank may run on, and
 /// of those that are at none; 1 of the others.
 /// @param sysfs  the system's "/sys"
-std::vector<link::NicPlace> place_nics(const tune::Processors& usable,
-                                       std::span<const transport::DeviceProperties> devices,
-                                       const std::filesystem::path& sysfs = "/sys");
+std::vector<link::NicPosition> place_nics(const tune::Processors& usable,
+                                          std::span<const transport::DeviceProperties> devices,
+                                          const std::filesystem::path& sysfs = "/sys");
 
 /// As link::Links wants it. The machine's planned topology is kept.
 link::NicsOfRoute nics_of_routes(const Machine& machine);

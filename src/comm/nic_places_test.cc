@@ -34,36 +34,36 @@ std::vector<DeviceProperties> devices(int count) {
   return found;
 }
 
-TEST(NicPlaces, AsManyAsTheHostHasAreTheSameInOrder) {
+TEST(NicPositions, AsManyAsTheHostHasAreTheSameInOrder) {
   const Machine machine = paper();
-  const std::vector<link::NicPlace> places = place_nics(machine, 6, devices(4));
+  const std::vector<link::NicPosition> positions = place_nics(machine, 6, devices(4));
   for (int d = 0; d < 4; ++d) {
-    const auto node = static_cast<std::size_t>(places[static_cast<std::size_t>(d)].node);
+    const auto node = static_cast<std::size_t>(positions[static_cast<std::size_t>(d)].node);
     EXPECT_EQ(machine.planned->node(node).id, "h1.nic" + std::to_string(d));
   }
-  EXPECT_LT(places[2].distance, places[0].distance);
-  EXPECT_EQ(places[0].distance, places[1].distance);
+  EXPECT_LT(positions[2].distance, positions[0].distance);
+  EXPECT_EQ(positions[0].distance, positions[1].distance);
 }
 
-TEST(NicPlaces, OtherNumbersAreNotGuessed) {
-  for (const link::NicPlace& place : place_nics(paper(), 0, devices(3))) {
-    EXPECT_EQ(place.node, -1);
+TEST(NicPositions, OtherNumbersAreNotGuessed) {
+  for (const link::NicPosition& position : place_nics(paper(), 0, devices(3))) {
+    EXPECT_EQ(position.node, -1);
   }
 }
 
-TEST(NicPlaces, ANamedOneIsFoundByItsName) {
+TEST(NicPositions, ANamedOneIsFoundByItsName) {
   topology::Description described = paper().planned->description();
   for (topology::Node& node : described.nodes) {
     if (node.id == "h0.nic2") node.device = "eth1";
   }
   Machine machine = paper();
   machine.planned = std::make_shared<const topology::Topology>(topology::Topology(described));
-  const std::vector<link::NicPlace> places = place_nics(machine, 0, devices(4));
-  EXPECT_EQ(machine.planned->node(static_cast<std::size_t>(places[1].node)).id, "h0.nic2");
-  EXPECT_EQ(places[0].node, -1);
+  const std::vector<link::NicPosition> positions = place_nics(machine, 0, devices(4));
+  EXPECT_EQ(machine.planned->node(static_cast<std::size_t>(positions[1].node)).id, "h0.nic2");
+  EXPECT_EQ(positions[0].node, -1);
 }
 
-TEST(NicPlaces, ARouteLeavesByTheFirstAndEntersByTheLast) {
+TEST(NicPositions, ARouteLeavesByTheFirstAndEntersByTheLast) {
   const Machine machine = paper();
   const topology::Topology& topology = *machine.planned;
   const auto link = [&](const char* from, const char* to, topology::LinkType type) {
@@ -79,9 +79,9 @@ TEST(NicPlaces, ARouteLeavesByTheFirstAndEntersByTheLast) {
   EXPECT_EQ(nics({link("h0.gpu3", "h0.plx3", topology::LinkType::kPcie)}).exit, -1);
 }
 
-TEST(NicPlaces, ByNumaNodeWhereNobodyDescribedTheMachine) {
+TEST(NicPositions, ByNumaNodeWhereNobodyDescribedTheMachine) {
   const std::filesystem::path root =
-      std::filesystem::temp_directory_path() / ("nic-places-" + std::to_string(getpid()));
+      std::filesystem::temp_directory_path() / ("nic-positions-" + std::to_string(getpid()));
   const auto write = [&](const std::filesystem::path& path, const std::string& text) {
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path) << text << "\n";
@@ -94,10 +94,10 @@ TEST(NicPlaces, ByNumaNodeWhereNobodyDescribedTheMachine) {
     write(device / "numa_node", std::to_string(d));
     found[static_cast<std::size_t>(d)].pci_path = device.string();
   }
-  const auto places = place_nics(tune::Processors::of_list("5"), found, root);
-  EXPECT_EQ(places[0].distance, 1);
-  EXPECT_EQ(places[1].distance, 0);
-  EXPECT_EQ(places[2].distance, 0);
+  const auto positions = place_nics(tune::Processors::of_list("5"), found, root);
+  EXPECT_EQ(positions[0].distance, 1);
+  EXPECT_EQ(positions[1].distance, 0);
+  EXPECT_EQ(positions[2].distance, 0);
   std::filesystem::remove_all(root);
 }
 

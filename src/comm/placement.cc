@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "topology/scan.h"
+#include "tune/numa_ring.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -49,6 +50,12 @@ bool has_bus_ids(const Topology& topology) {
 }
 
 }  // namespace
+
+std::vector<int> ring_near(const Seats& seats) {
+  std::vector<int> cores;
+  for (const tune::Processors& usable : seats.processors) cores.push_back(usable.first());
+  return tune::ring_by_numa({seats.host_of_rank, seats.numa_of_rank, cores});
+}
 
 std::vector<NodeIndex> place_by_cores(const Topology& topology, const Seats& seats) {
   std::map<int, std::vector<NodeIndex>> cpus_of_host;

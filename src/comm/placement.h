@@ -15,7 +15,12 @@ namespace ropewalk::comm {
 struct Seats {
   std::vector<int> host_of_rank;             ///< hosts are numbered by their first rank
   std::vector<tune::Processors> processors;  ///< that each rank may run on
+  /// As tune::NumaNodes::node_of(), on each rank's host.
+  std::vector<int> numa_of_rank{};
 };
+
+/// The order in which rings and chains in host memory visit the ranks: tune::ring_by_numa().
+std::vector<int> ring_near(const Seats& seats);
 
 /// The NUMA node of each rank's cores: of its host's nodes the one of which it may use the largest
 /// part. Ranks that may use several to the same part are spread over these in order.

@@ -244,9 +244,9 @@ std::vector<double> measure_rails(bootstrap::Bootstrap& bootstrap, transport::Tr
                                   const link::Rails& rails, std::span<const int> leaders,
                                   Deadline deadline, const std::function<void()>& waiting) {
   const int self = bootstrap.rank();
-  const auto place = std::ranges::find(leaders, self);
-  if (place == leaders.end() || leaders.size() < 2) return {};
-  const auto at = static_cast<std::size_t>(place - leaders.begin());
+  const auto found = std::ranges::find(leaders, self);
+  if (found == leaders.end() || leaders.size() < 2) return {};
+  const auto at = static_cast<std::size_t>(found - leaders.begin());
   const int next = leaders[(at + 1) % leaders.size()];
   const int previous = leaders[(at + leaders.size() - 1) % leaders.size()];
   // Receivers are destroyed first, so that their senders' messages in flight are dropped.

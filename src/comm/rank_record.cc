@@ -23,7 +23,7 @@
 namespace ropewalk::comm {
 namespace {
 
-constexpr std::uint32_t kRecordVersion = 5;
+constexpr std::uint32_t kRecordVersion = 6;
 
 // Sent as it lies: all ranks run the same build on the same architecture, which `version` and
 // `size` check.
@@ -33,6 +33,7 @@ struct RankRecord {
   std::array<char, 64> host{};
   std::array<char, 40> machine{};
   tune::Processors processors;
+  std::int64_t numa = -1;  // as tune::NumaNodes::node_of()
   std::uint64_t process_token = 0;
   ProbeAddress probe;
   std::uint32_t slots = 0;
@@ -47,7 +48,7 @@ struct RankRecord {
   std::array<char, 12> planning{};  // the setting PLANNING
   std::uint64_t single_copy_bytes = 0;
   std::array<char, 8> protocol{};
-  std::array<std::uint8_t, kNumCollectives> algorithms{};  // that are forced, see forced_places()
+  std::array<std::uint8_t, kNumCollectives> algorithms{};  // that are forced, see forced_numbers()
   std::array<char, 16> net{};                              // the setting NET
   std::array<char, 8> verify{};
   tune::MachineConstants constants;
@@ -88,26 +89,26 @@ void require_equal(const Value& mine, const Value& theirs, std::string_view fiel
   }
 }
 
-// By collective: 1 + the place among the algorithms of the one that is forced, 0 for none.
-std::array<std::uint8_t, kNumCollectives> forced_places(const Config& config) {
+// By collective: 1 + the info among the algorithms of the one that is forced, 0 for none.
+std::array<std::uint8_t, kNumCollectives> forced_numbers(const Config& config) {
   static_assert(sizeof(RankRecord::algorithms) == kNumCollectives);
-  std::array<std::uint8_t, kNumCollectives> places{};
+  std::array<std::uint8_t, kNumCollectives> numbers{};
   for (const auto& [collective, forced] :
        tune::forced_algorithms(config.text(Setting::kAlgorithm))) {
-    std::uint8_t place = 1;
+    std::uint8_t info = 1;
     for (const std::string& algorithm : tune::algorithm_names()) {
-      if (algorithm == forced.name) places[static_cast<std::size_t>(collective)] = place;
-      ++place;
+      if (algorithm == forced.name) numbers[static_cast<std::size_t>(collective)] = info;
+      ++info;
     }
   }
-  return places;
+  return numbers;
 }
 
-std::string_view forced_name(std::uint8_t place) {
+std::string_view forced_name(std::uint8_t info) {
   const std::vector<std::string>& known = tune::algorithm_names();
-  if (place == 0) return "auto";
-  return place <= known.size() ? std::string_view(known[place - 1U])
-                               : "an algorithm unknown to this rank";
+  if (info == 0) return "auto";
+  return info <= known.size() ? std::string_view(known[info - 1U])
+                              : "an algorithm unknown to this rank";
 }
 
 // What ranks choose by, each for itself, must be equal for them to choose identically.
@@ -183,6 +184,7 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   const std::string machine = tune::machine_identity();
   std::strncpy(mine.machine.data(), machine.c_str(), mine.machine.size() - 1);
   mine.processors = tune::Processors::usable();
+  mine.numa = runtime.numa_nodes().node_of(mine.processors);
   const std::string& single_copy = config.text(Setting::kSingleCopy);
   mine.single_copy = single_copy == "off" ? 0 : single_copy == "on" ? 2 : 1;
   mine.emulated = config.text(Setting::kEmulate).empty() ? 0 : 1;
@@ -193,16 +195,16 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   mine.single_copy_bytes = config.bytes(Setting::kSingleCopyBytes);
   const std::string& protocol = config.text(Setting::kProtocol);
   std::strncpy(mine.protocol.data(), protocol.c_str(), mine.protocol.size() - 1);
-  mine.algorithms = forced_places(config);
+  mine.algorithms = forced_numbers(config);
   config.text(Setting::kNet).copy(mine.net.data(), mine.net.size() - 1);
   config.text(Setting::kVerify).copy(mine.verify.data(), mine.verify.size() - 1);
   config.text(Setting::kPlanning).copy(mine.planning.data(), mine.planning.size() - 1);
   if (rank == 0) mine.constants = tune::machine_constants(config);
   bootstrap.all_gather(std::as_writable_bytes(std::span(records)), sizeof(RankRecord), deadline);
 
-  HostInfo place;
-  place.facts.num_ranks = size;
-  place.facts.same_process = true;
+  HostInfo info;
+  info.facts.num_ranks = size;
+  info.facts.same_process = true;
   std::map<std::string, std::vector<int>> hosts;
   std::map<std::string, std::set<std::uint64_t>> processes;
   std::map<std::string, std::vector<tune::Processors>> machines;
@@ -215,70 +217,71 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
     require_equal_settings(mine, record, rank, r);
     hosts[record.host.data()].push_back(r);
     const int new_number = static_cast<int>(host_numbers.size());
-    place.seats.host_of_rank.push_back(
+    info.seats.host_of_rank.push_back(
         host_numbers.try_emplace(record.host.data(), new_number).first->second);
-    place.seats.processors.push_back(record.processors);
-    place.topology_given |= record.topology_given != 0;
-    place.facts.same_process &= record.process_token == mine.process_token;
+    info.seats.processors.push_back(record.processors);
+    info.seats.numa_of_rank.push_back(static_cast<int>(record.numa));
+    info.topology_given |= record.topology_given != 0;
+    info.facts.same_process &= record.process_token == mine.process_token;
     // Hosts may be containers of one machine.
     machines[record.machine.data()].push_back(record.processors);
     single_copy_wanted &= record.single_copy != 0;
   }
-  place.facts.num_hosts = static_cast<int>(hosts.size());
+  info.facts.num_hosts = static_cast<int>(hosts.size());
   for (const auto& [name, members] : hosts) {
-    place.facts.max_ranks_per_host =
-        std::max(place.facts.max_ranks_per_host, static_cast<int>(members.size()));
+    info.facts.max_ranks_per_host =
+        std::max(info.facts.max_ranks_per_host, static_cast<int>(members.size()));
   }
   for (const auto& [name, processors] : machines) {
-    place.facts.ranks_per_processor =
-        std::max(place.facts.ranks_per_processor, tune::ranks_per_processor(processors));
+    info.facts.ranks_per_processor =
+        std::max(info.facts.ranks_per_processor, tune::ranks_per_processor(processors));
   }
-  place.shape.slots = mine.slots;
+  info.shape.slots = mine.slots;
   if (mine.slot_bytes > 0) {
-    place.shape.slot_bytes = mine.slot_bytes;
+    info.shape.slot_bytes = mine.slot_bytes;
   } else if (!config.text(Setting::kEmulate).empty()) {
-    place.shape.slot_bytes = kEmulatedSlotBytes;
-  } else if (place.facts.num_hosts > 1) {
+    info.shape.slot_bytes = kEmulatedSlotBytes;
+  } else if (info.facts.num_hosts > 1) {
     // The setting NET is the same on all ranks.
     const auto wanted =
         static_cast<std::uint32_t>(transport::piece_bytes(config.text(Setting::kNet)));
-    place.shape.slot_bytes = wanted != 0 ? wanted : kNetworkSlotBytes;
-    if (wanted == 0) place.facts.chunk_bytes = kNetworkChunkBytes;
+    info.shape.slot_bytes = wanted != 0 ? wanted : kNetworkSlotBytes;
+    if (wanted == 0) info.facts.chunk_bytes = kNetworkChunkBytes;
   } else {
-    place.shape.slot_bytes = kSlotBytes;
+    info.shape.slot_bytes = kSlotBytes;
   }
-  if (place.shape.slot_bytes > kShortBytes) {
-    place.shape.short_slots = kShortSlots;
-    place.shape.short_bytes = kShortBytes;
-    place.shape.short_stride = kShortStride;
+  if (info.shape.slot_bytes > kShortBytes) {
+    info.shape.short_slots = kShortSlots;
+    info.shape.short_bytes = kShortBytes;
+    info.shape.short_stride = kShortStride;
   }
-  place.facts.slot_bytes = place.shape.slot_bytes;
-  place.constants = records[0].constants;
+  info.facts.slot_bytes = info.shape.slot_bytes;
+  info.constants = records[0].constants;
   // Two strands suffice for double trees; wide groups keep the segment's address range in bounds.
-  place.channels = std::max(2, static_cast<int>(mine.channels));
+  info.channels = std::max(2, static_cast<int>(mine.channels));
   // By facts that are equal on all ranks; a TOPOLOGY that one rank lacks is reported later.
-  const bool planned = place.topology_given || !config.text(Setting::kEmulate).empty();
+  const bool planned = info.topology_given || !config.text(Setting::kEmulate).empty();
   if (planned && size <= kMostPlannedRanks) {
-    place.channels = std::max(place.channels, kPlannedChannels);
+    info.channels = std::max(info.channels, kPlannedChannels);
   }
   // One for each NIC of a host.
-  if (place.facts.num_hosts > 1 && place.facts.max_ranks_per_host <= kMostRanksOfRails) {
-    place.channels = std::max(place.channels, kMostRails);
+  if (info.facts.num_hosts > 1 && info.facts.max_ranks_per_host <= kMostRanksOfRails) {
+    info.channels = std::max(info.channels, kMostRails);
   }
-  place.facts.max_channels = place.channels;
-  if (place.facts.num_hosts > 1) place.facts.host_of_rank = place.seats.host_of_rank;
+  info.facts.max_channels = info.channels;
+  if (info.facts.num_hosts > 1) info.facts.host_of_rank = info.seats.host_of_rank;
 
   // The first rank of a host makes the segment; the others fetch it.
   const std::vector<int>& local = hosts[mine.host.data()];
   const int leader = local.front();
-  const link::HostSegment::Layout layout{static_cast<int>(local.size()), place.channels + 1,
-                                         place.shape};
+  const link::HostSegment::Layout layout{static_cast<int>(local.size()), info.channels + 1,
+                                         info.shape};
   std::vector<SegmentName> names(n);
   std::unique_ptr<DescriptorServer> server;
   if (rank == leader) {
     server = std::make_unique<DescriptorServer>();
     std::copy(server->name().begin(), server->name().end(), names[self].server.begin());
-    place.segment = runtime.segment(server->name(), [&] {
+    info.segment = runtime.segment(server->name(), [&] {
       return std::make_shared<link::HostSegment>(
           layout, SharedMemory::create(layout.bytes(),
                                        parse_shm_backing(config.text(Setting::kShmBacking))));
@@ -290,12 +293,12 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   for (const int r : local) fetching.insert(records[static_cast<std::size_t>(r)].process_token);
   fetching.erase(records[static_cast<std::size_t>(leader)].process_token);
   if (rank == leader) {
-    bootstrap::hand_over(*server, place.segment->fd(), static_cast<int>(fetching.size()), local,
+    bootstrap::hand_over(*server, info.segment->fd(), static_cast<int>(fetching.size()), local,
                          bootstrap, deadline);
   } else {
     const SegmentName& name = names[static_cast<std::size_t>(leader)];
     const std::string server_name(name.server.begin(), name.server.end());
-    place.segment = runtime.segment(server_name, [&] {
+    info.segment = runtime.segment(server_name, [&] {
       return std::make_shared<link::HostSegment>(
           layout, SharedMemory::map(bootstrap::descriptor_of(leader, server_name, deadline),
                                     layout.bytes()));
@@ -322,18 +325,18 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   bootstrap.all_gather(std::as_writable_bytes(std::span(outcomes)), sizeof(Outcome), deadline);
   bool single_copy_works = single_copy_wanted;
   for (const Outcome& outcome : outcomes) single_copy_works &= outcome.single_copy_works != 0;
-  place.facts.all_by_address =
-      place.facts.num_hosts == 1 && (single_copy_works || place.facts.same_process);
+  info.facts.all_by_address =
+      info.facts.num_hosts == 1 && (single_copy_works || info.facts.same_process);
 
-  place.reach.resize(n);
+  info.reach.resize(n);
   for (std::size_t k = 0; k < local.size(); ++k) {
     const auto r = static_cast<std::size_t>(local[k]);
     const bool same_process = records[r].process_token == mine.process_token;
-    place.reach[r].local_rank = static_cast<int>(k);
-    place.reach[r].process = same_process ? 0 : static_cast<int>(records[r].probe.pid);
-    place.reach[r].by_address = same_process || single_copy_works;
+    info.reach[r].local_rank = static_cast<int>(k);
+    info.reach[r].process = same_process ? 0 : static_cast<int>(records[r].probe.pid);
+    info.reach[r].by_address = same_process || single_copy_works;
   }
-  return place;
+  return info;
 }
 
 }  // namespace ropewalk::comm

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <span>
+#include <utility>
 
 #include "core/log.h"
 #include "core/random.h"
@@ -82,6 +83,17 @@ transport::window::Gpus* Runtime::loaded_gpus() {
   } catch (const Error&) {
     return nullptr;  // a driver without a GPU
   }
+}
+
+tune::NumaNodes Runtime::numa_nodes() {
+  const Lock lock(numa_mutex_);
+  if (!numa_nodes_.has_value()) numa_nodes_ = tune::NumaNodes::read();
+  return *numa_nodes_;
+}
+
+void Runtime::set_numa_nodes(tune::NumaNodes nodes) {
+  const Lock lock(numa_mutex_);
+  numa_nodes_ = std::move(nodes);
 }
 
 Config& Runtime::loaded() {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bootstrap/context.h"
@@ -19,6 +20,7 @@
 #include "topology/kept_host.h"
 #include "transport/window/device/driver_cuda.h"
 #include "tune/kept_plans.h"
+#include "tune/numa_nodes.h"
 
 namespace ropewalk::comm {
 
@@ -40,6 +42,10 @@ class Runtime {
   [[nodiscard]] schedule::CheckedSchedules& schedules() noexcept { return schedules_; }
   [[nodiscard]] const std::shared_ptr<tune::KeptPlans>& plans() const noexcept { return plans_; }
   [[nodiscard]] topology::KeptHost& host() noexcept { return host_; }
+  /// This machine's; read at the first call.
+  tune::NumaNodes numa_nodes();
+  /// Takes these nodes for the machine's, in later communicators. For tests.
+  void set_numa_nodes(tune::NumaNodes nodes);
   [[nodiscard]] KnownRates& nic_rates() noexcept { return nic_rates_; }
   /// Where `ropewalk status` asks.
   [[nodiscard]] StatusEndpoint& status() noexcept { return status_; }
@@ -79,6 +85,8 @@ class Runtime {
   schedule::CheckedSchedules schedules_;
   const std::shared_ptr<tune::KeptPlans> plans_ = std::make_shared<tune::KeptPlans>();
   topology::KeptHost host_;
+  Mutex numa_mutex_;
+  std::optional<tune::NumaNodes> numa_nodes_ RW_GUARDED_BY(numa_mutex_);
   KnownRates nic_rates_;
   EmulatedMachines emulated_machines_;
   StatusEndpoint status_{context_};

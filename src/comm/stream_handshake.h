@@ -4,7 +4,7 @@
 // Each rank has for every other one two words (handshake_words.h) that the other's stream writes:
 // entered, "my output may be written", and left, "my copies into yours are done". What is written
 // is the call's value, which follows from what the ranks must agree on: operation, length, number
-// of the call, place of the output. A rank waits until the word has its own call's value, so it
+// of the call, location of the output. A rank waits until the word has its own call's value, so it
 // copies nothing before all ranks have come with the same call. Then it sets the word to 0, since a
 // graph that is replayed writes the same values again. A call of rank a, and what it does with b:
 //
@@ -15,7 +15,7 @@
 // left(a, by b), in the order of its stream. Rank a waits for the latter before it begins its next
 // call, so that it finds the former at 0. Likewise b sets left(b, by a) to 0 before it writes
 // entered(a, by b) of its next call, for which a waits before it writes left(b, by a) again. So two
-// words take the place of numbers, which operations of a graph cannot count.
+// words replace numbers, which operations of a graph cannot count.
 //
 // The value of a different call ends no wait. HandshakeWatch finds it, and ends waits at the
 // deadline and where the rank gives up, by storing the value itself. What is enqueued behind such a

@@ -62,7 +62,7 @@ HandshakeCall call_of(std::uint32_t number, std::uint64_t count = 7, std::uint64
   call.tag.call = number;
   call.tag.collective = static_cast<std::uint8_t>(static_cast<unsigned>(Collective::kAllGather) |
                                                   unsigned{executor::kByCopyEngines});
-  call.place = executor::OutputPlace{3, offset}.packed();
+  call.location = executor::OutputLocation{3, offset}.packed();
   return call;
 }
 
@@ -351,14 +351,14 @@ TEST(StreamHandshake, NamesARankWhoseOutputLiesElsewhere) {
   StreamRanks job(2);
   job.enqueue(0, call_of(1), 0);
   job.enqueue(1, call_of(1, 7, 8192), 0);
-  for (int r = 0; r < 2; ++r) ASSERT_EQ(job.reason(r), StopReason::kWrongPlace);
+  for (int r = 0; r < 2; ++r) ASSERT_EQ(job.reason(r), StopReason::kWrongLocation);
   EXPECT_EQ(job.stop(0).peer, 1);
-  EXPECT_EQ(executor::OutputPlace::unpacked(job.stop(0).got).offset, 8192U);
-  EXPECT_EQ(executor::OutputPlace::unpacked(job.stop(0).expected).offset, 4096U);
+  EXPECT_EQ(executor::OutputLocation::unpacked(job.stop(0).got).offset, 8192U);
+  EXPECT_EQ(executor::OutputLocation::unpacked(job.stop(0).expected).offset, 4096U);
 }
 
 // Setting CHECK_CALLS.
-TEST(StreamHandshake, ComparesOnlyPlacesWhereCallsAreNotChecked) {
+TEST(StreamHandshake, ComparesOnlyLocationsWhereCallsAreNotChecked) {
   StreamRanks job(2, false);
   job.enqueue(0, call_of(1, 7), 0);
   job.enqueue(1, call_of(1, 8), 0);
@@ -366,7 +366,7 @@ TEST(StreamHandshake, ComparesOnlyPlacesWhereCallsAreNotChecked) {
   EXPECT_FALSE(job.stopped(0) || job.stopped(1));
   job.enqueue(0, call_of(2), 1);
   job.enqueue(1, call_of(2, 7, 8192), 1);
-  ASSERT_EQ(job.reason(job.first_to_tell()), StopReason::kWrongPlace);
+  ASSERT_EQ(job.reason(job.first_to_tell()), StopReason::kWrongLocation);
 }
 
 // A rank whose buffers were not registered alike leaves the call to kernels.

@@ -64,7 +64,7 @@ TEST_F(GuardedWrite, WritesNothingOnceTheWordHasChanged) {
 #ifdef __x86_64__
 
 /// Where the system is called: the last instruction of the restartable sequence.
-std::uint64_t place_of_call() {
+std::uint64_t address_of_call() {
   const auto* code = reinterpret_cast<const unsigned char*>(&guarded_writev);
   for (int i = 0; i < 4096; ++i) {
     if (code[i] == 0x0f && code[i + 1] == 0x05) return reinterpret_cast<std::uint64_t>(code + i);
@@ -86,8 +86,8 @@ class StoppedBeforeCall {
     int status = 0;
     if (waitpid(pid_, &status, 0) != pid_ || !WIFSTOPPED(status)) return;
     // A breakpoint replaces the call; then the call is restored, not yet executed.
-    const std::uint64_t place = place_of_call();
-    auto* address = reinterpret_cast<void*>(place);  // NOLINT(performance-no-int-to-ptr)
+    const std::uint64_t instruction = address_of_call();
+    auto* address = reinterpret_cast<void*>(instruction);  // NOLINT(performance-no-int-to-ptr)
     const long code = ptrace(PTRACE_PEEKTEXT, pid_, address, nullptr);
     ptrace(PTRACE_POKETEXT, pid_, address, (code & ~0xffL) | 0xcc);
     ptrace(PTRACE_CONT, pid_, nullptr, nullptr);
@@ -95,9 +95,9 @@ class StoppedBeforeCall {
     ptrace(PTRACE_POKETEXT, pid_, address, code);
     user_regs_struct registers{};
     ptrace(PTRACE_GETREGS, pid_, nullptr, &registers);
-    stopped_there_ = WSTOPSIG(status) == SIGTRAP && registers.rip == place + 1 &&
+    stopped_there_ = WSTOPSIG(status) == SIGTRAP && registers.rip == instruction + 1 &&
                      registers.rax == SYS_process_vm_writev;
-    registers.rip = place;
+    registers.rip = instruction;
     ptrace(PTRACE_SETREGS, pid_, nullptr, &registers);
   }
   ~StoppedBeforeCall() {

@@ -85,7 +85,7 @@ void StatusSocket::accept() {
   while (askers_.size() < kMaxAskers) {
     FileDescriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC),
                           FileDescriptor::InForkedChild::kClosed);
-    if (!socket) return;  // none, or no descriptor is left: the asker waits in vain, and tells so
+    if (!socket) return;  // none, or no descriptor is left: the asker times out, and says so
     const UnixPeer peer = peer_of(socket.get());
     if (!peer.same_user && peer.user != 0) continue;
     const Number number = ++last_;

@@ -20,7 +20,7 @@
 // in slot (n - 1) % slots. The writer fills both, then stores `sequence` = n with release; the
 // reader waits for it with acquire. So a pair of cache lines carries flag, description and, up to
 // kInlineBytes, the data itself. There are more headers and short slots than slots: many short
-// messages may be on their way, while the data of long ones stays in few slots, and so in the
+// messages may be in flight, while the data of long ones stays in few slots, and so in the
 // caches. The writer may use a header or slot again once `consumed` has reached the chunk that lay
 // there before; it re-reads that line only when it knows of none free.
 #pragma once

@@ -34,7 +34,7 @@ struct alignas(16) SendEnd : SendCounters {
   std::int32_t peer = -1;
   std::int32_t process = 0;      ///< the reader's pid, if this rank may write its memory; else 0
   bool address_allowed = false;  ///< the reader can reach this rank's memory
-  bool offered = false;          ///< chunks that this rank may help to copy are on their way
+  bool offered = false;          ///< chunks that this rank may help to copy are in flight
   bool drain_all = false;        ///< a call ends only when every chunk is consumed (network)
   bool in_process = false;       ///< blocks: the reader's GPU is of a rank of this process
   bool always_staged = false;    ///< blocks: nothing goes by address, whatever the reader can reach
@@ -71,8 +71,8 @@ struct alignas(16) ReceiveEnd : ReceiveCounters {
   ReceiveCounters* kept = nullptr;  ///< blocks
   /// Where the next chunk's data is wanted, if it is staged and has this size: what moves a network
   /// link may put it there at once, and say so by kAddress. Null: in its slot.
-  std::byte* place = nullptr;
-  std::size_t place_bytes = 0;
+  std::byte* destination = nullptr;
+  std::size_t destination_bytes = 0;
   bool waited = false;  ///< the next chunk was looked for before it was there
 
   /// As SendEnd's.

@@ -57,7 +57,7 @@ RW_HOST_DEVICE inline Slice slice_of(const Strand& strand, std::int32_t part, st
 }
 
 /// Where a slice of the unit `index` begins, in bytes from the start of the input or output.
-RW_HOST_DEVICE inline std::size_t place_of(const Call& call, std::int32_t index, Slice slice) {
+RW_HOST_DEVICE inline std::size_t slice_offset(const Call& call, std::int32_t index, Slice slice) {
   return (static_cast<std::size_t>(index) * call.count + slice.begin) * call.element_bytes;
 }
 
@@ -82,11 +82,11 @@ RW_HOST_DEVICE StepAtWork at_work(const Strand& strand, const Call& call, const 
       step.num_operands == 1 ? strand.operand(step.first_operand) : std::int32_t{0};
   StepAtWork work;
   work.bytes = slice.count * call.element_bytes;
-  const auto place = [&](std::int32_t index) {
-    return index < 0 ? 0 : place_of(call, index, slice);
+  const auto offset = [&](std::int32_t index) {
+    return index < 0 ? 0 : slice_offset(call, index, slice);
   };
-  work.input = call.input + place(step.input_index);
-  work.output = call.output + place(step.output_index);
+  work.input = call.input + offset(step.input_index);
+  work.output = call.output + offset(step.output_index);
   work.is_input = only == kOwnInput && !call.scaled && !call.in_place;
   work.is_there = (only == kOwnInput && !call.scaled) || only == kOwnOutput;
   work.given = step.write_output ? work.output : nullptr;

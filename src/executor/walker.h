@@ -29,7 +29,7 @@
 //                                     copies in this rank's memory, and takes long
 //
 // A wait never blocks: it tells whether its condition holds. Where one does not, walk() returns,
-// and is called again later to go on from the same place. So one thread can drive many strands.
+// and is called again later to continue from the same step. So one thread can drive many strands.
 //
 // A *Strand* (host: below; CUDA: block/strand.h) is a program at work: it gives the program's
 // records, the ends of its links, room for the operands of a step, and remembers how far it is.

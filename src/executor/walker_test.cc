@@ -51,12 +51,13 @@ class Fabric {
 
  private:
   std::byte* memory(int channel, int source, int destination) {
-    auto& place = links_[{channel, source, destination}];
-    if (place == nullptr) {
-      place.reset(static_cast<std::byte*>(std::aligned_alloc(64, (shape_.bytes() + 63) / 64 * 64)));
-      std::memset(place.get(), 0, shape_.bytes());
+    auto& window = links_[{channel, source, destination}];
+    if (window == nullptr) {
+      window.reset(
+          static_cast<std::byte*>(std::aligned_alloc(64, (shape_.bytes() + 63) / 64 * 64)));
+      std::memset(window.get(), 0, shape_.bytes());
     }
-    return place.get();
+    return window.get();
   }
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }

@@ -29,7 +29,7 @@ namespace ropewalk::link {
 inline constexpr std::size_t kFlaggedSlotBytes = 8192;
 /// Of the longest message: a whole round.
 inline constexpr std::size_t kFlaggedMessageBytes = 9216;
-/// Messages of a link that may be on their way.
+/// Messages of a link that may be in flight.
 inline constexpr std::uint32_t kFlaggedMessages = 8;
 
 /// The tags of calls, which travel beside the data (executor/block/launch.h); pinned. Null: none.

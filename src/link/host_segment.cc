@@ -57,8 +57,8 @@ std::optional<executor::SlotHeader> HostSegment::peek(int channel, int source, i
                                                       std::size_t offset) const {
   executor::SlotHeader header{};
   RW_ASSERT(offset + sizeof header <= layout_.link_stride());
-  const std::size_t place = offset_of(channel, source, destination) + offset;
-  const ssize_t got = pread(memory_.fd(), &header, sizeof header, static_cast<off_t>(place));
+  const std::size_t position = offset_of(channel, source, destination) + offset;
+  const ssize_t got = pread(memory_.fd(), &header, sizeof header, static_cast<off_t>(position));
   if (got != static_cast<ssize_t>(sizeof header)) return std::nullopt;
   return header;
 }

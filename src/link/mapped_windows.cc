@@ -39,16 +39,16 @@ class MappedWindows::Meeting {
 
   void run(Deadline deadline) {
     open();
-    std::vector<Place> places(static_cast<std::size_t>(windows_.size_));
-    places[static_cast<std::size_t>(windows_.rank_)] = own_;
-    bootstrap_.all_gather(std::as_writable_bytes(std::span(places)), sizeof(Place), kNoDeadline);
+    std::vector<Offer> offers(static_cast<std::size_t>(windows_.size_));
+    offers[static_cast<std::size_t>(windows_.rank_)] = own_;
+    bootstrap_.all_gather(std::as_writable_bytes(std::span(offers)), sizeof(Offer), kNoDeadline);
     for (int r = 0; r < windows_.size_; ++r) {
-      const Place& place = places[static_cast<std::size_t>(r)];
-      if (own_.usable == 0 || place.usable == 0 || !wanted(r)) continue;
+      const Offer& offer = offers[static_cast<std::size_t>(r)];
+      if (own_.usable == 0 || offer.usable == 0 || !wanted(r)) continue;
       if (r > windows_.rank_) {
         awaited_.push_back(r);
       } else {
-        call(r, place.handle);
+        call(r, offer.handle);
       }
     }
     deadline = std::min(deadline, deadline_after(kPatience));
@@ -67,7 +67,7 @@ class MappedWindows::Meeting {
 
  private:
   // Plain bytes.
-  struct Place {
+  struct Offer {
     std::uint64_t usable = 0;
     transport::Handle handle{};
   };
@@ -205,7 +205,7 @@ class MappedWindows::Meeting {
   transport::window::Driver& driver_;
   transport::window::WindowSizes sizes_;
   std::unique_ptr<transport::window::Acceptor> acceptor_;
-  Place own_;
+  Offer own_;
   std::vector<Call> calls_;
   std::vector<int> awaited_;
   std::vector<std::unique_ptr<transport::window::Path>> strangers_;

@@ -181,7 +181,7 @@ bool NetworkReceiver::take_chunks() {
       // There is something to go on with: the rank first does that.
       if (finished_ != finished_before && !next.at_hand()) break;
       const bool wanted = end_.received == finished_;
-      if (wanted) next.place_rest(kHeadBytes, end_.place, end_.place_bytes);
+      if (wanted) next.place_rest(kHeadBytes, end_.destination, end_.destination_bytes);
       const std::optional<std::size_t> bytes = next.test();
       if (!bytes.has_value()) break;
       SlotHeader* slot = end_.header(finished_ + 1);
@@ -190,9 +190,9 @@ bool NetworkReceiver::take_chunks() {
       }
       if (next.placed()) {
         slot->kind = SlotKind::kAddress;
-        slot->address = reinterpret_cast<std::uint64_t>(end_.place);
+        slot->address = reinterpret_cast<std::uint64_t>(end_.destination);
       }
-      end_.place = nullptr;
+      end_.destination = nullptr;
       requests_.pop_front();
       ++finished_;
       std::atomic_ref(slot->sequence).store(finished_, std::memory_order_release);

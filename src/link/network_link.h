@@ -7,7 +7,7 @@
 // the wire a chunk is its slot without the sequence number, which each end keeps itself.
 //
 // Where the transport can, data that is given by address is sent from there, and data of a chunk
-// that the receiving rank waits for already is received straight into its place.
+// that the receiving rank waits for already is received directly into the output.
 //
 // Where the walker is a block of a GPU, the memory is of the host's that the GPU reaches, and all
 // that passes between the two lies in it: slots' sequence numbers and the count of consumed chunks.

@@ -143,7 +143,7 @@ class NetworkLinks {
   // Whether this turn polls the link: one that has rested long only now and then, since a look at
   // it may be a system call and each turn's length is latency for the others.
   [[nodiscard]] bool is_due(const Rest& rest) const noexcept;
-  // Of a link that is sealed: its longest message, and how many may be on their way.
+  // Of a link that is sealed: its longest message, and how many may be in flight.
   [[nodiscard]] std::size_t message_bytes() const noexcept;
   [[nodiscard]] std::uint32_t messages() const noexcept;
   // Goes on with making a link.

@@ -53,8 +53,8 @@ std::vector<std::pair<int, int>> pair_nics(std::span<const Nic> a, std::span<con
 }
 
 Rails::Rails(std::vector<std::vector<Nic>> nics, std::span<const int> host_of_rank, int most,
-             std::vector<std::vector<NicPlace>> places)
-    : nics_(std::move(nics)), places_(std::move(places)) {
+             std::vector<std::vector<NicPosition>> positions)
+    : nics_(std::move(nics)), positions_(std::move(positions)) {
   // Few of many ranks differ in their NICs, or hosts of one kind in theirs.
   std::map<std::vector<Nic>, std::set<int>> hosts;
   for (std::size_t r = 0; r < nics_.size(); ++r) hosts[nics_[r]].insert(host_of_rank[r]);
@@ -80,14 +80,15 @@ std::vector<Rails::Pair> Rails::pairs_of(int rank, int peer) const {
   const std::vector<std::pair<int, int>> paired =
       pair_nics(nics_[static_cast<std::size_t>(low)], nics_[static_cast<std::size_t>(high)]);
   std::vector<std::pair<int, int>> by_rail;
-  for (const int place : order_) {
-    const auto p = static_cast<std::size_t>(place);
+  for (const int index : order_) {
+    const auto p = static_cast<std::size_t>(index);
     by_rail.push_back(p < paired.size() ? paired[p] : std::pair(0, 0));  // of one host
   }
-  if (!places_.empty()) {
+  if (!positions_.empty()) {
     const auto distance = [&](const std::pair<int, int>& pair) {
-      return places_[static_cast<std::size_t>(low)][static_cast<std::size_t>(pair.first)].distance +
-             places_[static_cast<std::size_t>(high)][static_cast<std::size_t>(pair.second)]
+      return positions_[static_cast<std::size_t>(low)][static_cast<std::size_t>(pair.first)]
+                 .distance +
+             positions_[static_cast<std::size_t>(high)][static_cast<std::size_t>(pair.second)]
                  .distance;
     };
     std::ranges::stable_sort(by_rail.begin(), by_rail.begin() + alike_, {}, distance);
@@ -106,11 +107,11 @@ Rails::Pair Rails::pair(int rank, int peer, int rail) const {
 
 std::optional<Rails::Pair> Rails::through(int rank, int peer, int own_node, int peer_node,
                                           int sender) const {
-  if (places_.empty()) return std::nullopt;
+  if (positions_.empty()) return std::nullopt;
   const auto device_at = [&](int of_rank, int node) {
-    const std::vector<NicPlace>& places = places_[static_cast<std::size_t>(of_rank)];
-    const auto found = std::ranges::find(places, node, &NicPlace::node);
-    return node < 0 || found == places.end() ? -1 : static_cast<int>(found - places.begin());
+    const std::vector<NicPosition>& positions = positions_[static_cast<std::size_t>(of_rank)];
+    const auto found = std::ranges::find(positions, node, &NicPosition::node);
+    return node < 0 || found == positions.end() ? -1 : static_cast<int>(found - positions.begin());
   };
   const Pair wanted{device_at(rank, own_node), device_at(peer, peer_node)};
   if (all_ && wanted.own >= 0 && wanted.peers >= 0) {

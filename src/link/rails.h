@@ -20,7 +20,7 @@ struct Nic {
 };
 
 /// Where a NIC is, seen from one rank.
-struct NicPlace {
+struct NicPosition {
   std::int32_t node = -1;     ///< of the machine that is planned for; -1: not known
   std::int32_t distance = 0;  ///< from the rank's GPU or cores, to compare with others of the rank
 };
@@ -40,10 +40,10 @@ class Rails {
  public:
   /// One rail, over each rank's first device.
   Rails() = default;
-  /// `nics` by rank, in the order of the transport's devices; at most `most` rails. `places` by
+  /// `nics` by rank, in the order of the transport's devices; at most `most` rails. `positions` by
   /// rank, too; empty: all are equally near.
   Rails(std::vector<std::vector<Nic>> nics, std::span<const int> host_of_rank, int most,
-        std::vector<std::vector<NicPlace>> places = {});
+        std::vector<std::vector<NicPosition>> positions = {});
 
   [[nodiscard]] int count() const noexcept { return static_cast<int>(order_.size()); }
   /// Devices of a rank and its peer that reach each other.
@@ -63,7 +63,7 @@ class Rails {
   /// @pre order is not empty, its entries differ and are below count()
   [[nodiscard]] Rails reordered(std::span<const int> order, int alike = 1) const;
 
-  /// Those at these nodes of the machine that is planned for (NicPlace::node). Where they do not
+  /// Those at these nodes of the machine that is planned for (NicPosition::node). Where they do not
   /// reach each other: the rail of `sender`'s, the one of the two ranks that sends.
   /// Nothing where that is not known, or left out.
   [[nodiscard]] std::optional<Pair> through(int rank, int peer, int own_node, int peer_node,
@@ -73,7 +73,7 @@ class Rails {
   [[nodiscard]] std::vector<Pair> pairs_of(int rank, int peer) const;
 
   std::vector<std::vector<Nic>> nics_;
-  std::vector<std::vector<NicPlace>> places_;
+  std::vector<std::vector<NicPosition>> positions_;
   std::vector<int> order_ = {0};
   int alike_ = 1;
   bool all_ = true;  // no rail was left out

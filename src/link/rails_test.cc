@@ -85,8 +85,8 @@ TEST(Rails, ReorderedOnesKeepTheirDevices) {
 // Two hosts of two ranks and two NICs, each rank near one NIC.
 Rails near_rails(int alike) {
   const Nics nics = {{1, 1e9}, {2, 1e9}};
-  const std::vector<NicPlace> near_first = {{10, 0}, {11, 1}};
-  const std::vector<NicPlace> near_second = {{10, 1}, {11, 0}};
+  const std::vector<NicPosition> near_first = {{10, 0}, {11, 1}};
+  const std::vector<NicPosition> near_second = {{10, 1}, {11, 0}};
   const Rails rails({nics, nics, nics, nics}, std::array{0, 0, 1, 1}, 8,
                     {near_first, near_second, near_first, near_second});
   return rails.reordered(std::array{0, 1}, alike);
@@ -117,8 +117,8 @@ TEST(Rails, ARouteNamesThem) {
 
 TEST(Rails, OfOneFabricARouteNamesAnyTwo) {
   const Nics nics = {{1, 1e9}, {1, 1e9}};
-  const std::vector<NicPlace> places = {{10, 0}, {11, 0}};
-  const Rails rails({nics, nics}, std::array{0, 1}, 8, {places, places});
+  const std::vector<NicPosition> positions = {{10, 0}, {11, 0}};
+  const Rails rails({nics, nics}, std::array{0, 1}, 8, {positions, positions});
   EXPECT_EQ(rails.through(0, 1, 11, 10, 0), (Rails::Pair{1, 0}));
   EXPECT_EQ(rails.through(1, 0, 10, 11, 0), (Rails::Pair{0, 1}));
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint32_t kRemovedTag = 0x46000000;
 
-std::uint64_t address_of(const void* place) { return reinterpret_cast<std::uint64_t>(place); }
+std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
 const void* pointer_to(std::uint64_t address) {
   return reinterpret_cast<const void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
@@ -30,9 +30,9 @@ struct RegisteredBuffers::Offer {
   std::uint64_t told = 0;  // removals that it has announced before
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
-  MemorySharing::Place place;
+  MemorySharing::Location location;
   bool shared = false;
-  bool mapped = false;  // by other means than its place
+  bool mapped = false;  // by other means than its location
   bool symmetric = false;
   std::int32_t code = 0;  // Errc, of a fault
   char fault[160] = {};
@@ -61,10 +61,10 @@ RegisteredBuffers::Offer RegisteredBuffers::offer_of(const BufferRange& buffer, 
   try {
     if (buffer.begin == nullptr) throw Error(Errc::kInvalidArgument, "buffer: NULL");
     if (buffer.bytes == 0) throw Error(Errc::kInvalidArgument, "buffer: 0 bytes");
-    const std::optional<MemorySharing::Place> place = sharing_->place_of(buffer);
-    offer.shared = place.has_value();
+    const std::optional<MemorySharing::Location> location = sharing_->location_of(buffer);
+    offer.shared = location.has_value();
     if (offer.shared) {
-      offer.place = *place;
+      offer.location = *location;
     } else {
       log::info(log::kAlloc,
                 "rank {}: other processes cannot open the memory at {}, which cudaMalloc did not "
@@ -81,9 +81,9 @@ RegisteredBuffers::Offer RegisteredBuffers::offer_of(const BufferRange& buffer, 
 std::shared_ptr<std::byte> RegisteredBuffers::opened_from(std::size_t rank, const Offer& offer) {
   if (!opens_ || !offer.shared) return nullptr;
   try {
-    std::shared_ptr<std::byte> whole = sharing_->open(offer.place.handle);
-    std::byte* place = whole.get() + offer.place.offset;
-    return {std::move(whole), place};
+    std::shared_ptr<std::byte> whole = sharing_->open(offer.location.handle);
+    std::byte* address = whole.get() + offer.location.offset;
+    return {std::move(whole), address};
   } catch (const Error& error) {
     log::info(log::kAlloc, "rank {} cannot read the buffer of rank {}, which stages it: {}",
               bootstrap_.rank(), rank, error.what());
@@ -175,7 +175,7 @@ const std::vector<BufferRange>& RegisteredBuffers::reached(std::uint64_t number)
   return found->second.reached;
 }
 
-std::optional<RegisteredBuffers::SymmetricPlace> RegisteredBuffers::symmetric_place(
+std::optional<RegisteredBuffers::SymmetricLocation> RegisteredBuffers::symmetric_location(
     const BufferRange& buffer) const noexcept {
   const std::uint64_t begin = address_of(buffer.begin);
   for (const auto& [number, own] : own_) {
@@ -183,7 +183,7 @@ std::optional<RegisteredBuffers::SymmetricPlace> RegisteredBuffers::symmetric_pl
         begin - own.begin > own.symmetric_bytes - buffer.bytes) {
       continue;
     }
-    return SymmetricPlace{number, begin - own.begin, &own.reached};
+    return SymmetricLocation{number, begin - own.begin, &own.reached};
   }
   return {};
 }

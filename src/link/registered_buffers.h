@@ -38,7 +38,7 @@ class MemorySharing {
   /// Names an allocation on this host.
   using Handle = std::array<std::byte, 64>;
   /// Where a buffer lies in an allocation that others can open.
-  struct Place {
+  struct Location {
     Handle handle{};
     std::uint64_t offset = 0;  ///< bytes from the allocation's start
   };
@@ -47,7 +47,7 @@ class MemorySharing {
   /// @return nothing for memory of this rank's GPU that cannot be shared
   /// @throws Error kInvalidArgument for what is not memory of this rank's GPU, or leaves its
   /// allocation
-  virtual std::optional<Place> place_of(const BufferRange& buffer) = 0;
+  virtual std::optional<Location> location_of(const BufferRange& buffer) = 0;
   /// The start of another process's allocation. It is closed when all who opened it have let go.
   /// @throws Error kCuda
   virtual std::shared_ptr<std::byte> open(const Handle& handle) = 0;
@@ -73,7 +73,7 @@ class RegisteredBuffers {
   /// them mapped: they are not opened then, but let go of as what was opened is. Empty on ranks
   /// that have not, which neither open nor are read by those that have.
   /// @param symmetric this rank promises to use the buffer as all others use theirs: what is given
-  /// to one operation lies equally far behind the start of each rank's (symmetric_place()). It
+  /// to one operation lies equally far behind the start of each rank's (symmetric_location()). It
   /// holds if all ranks promise it, and all reach all
   /// @return its number, the same on all ranks, from 1
   /// @throws Error on all ranks, with nothing registered: kInvalidArgument, kCuda naming the rank
@@ -88,14 +88,14 @@ class RegisteredBuffers {
   [[nodiscard]] const std::vector<BufferRange>& reached(std::uint64_t number) const;
 
   /// Where the ranks have what lies at `buffer` on this one.
-  struct SymmetricPlace {
+  struct SymmetricLocation {
     std::uint64_t number = 0;                           ///< of the registration
     std::uint64_t offset = 0;                           ///< of the range in each rank's buffer
     const std::vector<BufferRange>* reached = nullptr;  ///< as reached()
   };
   /// Nothing unless all of it lies in a buffer whose symmetry holds, and in those of all other
   /// ranks. While the ranks keep their promise, and have removed the same buffers, the same on all.
-  [[nodiscard]] std::optional<SymmetricPlace> symmetric_place(
+  [[nodiscard]] std::optional<SymmetricLocation> symmetric_location(
       const BufferRange& buffer) const noexcept;
 
   /// No address in the buffer is given from now on. Local.
@@ -106,7 +106,7 @@ class RegisteredBuffers {
   ///
   /// @pre no kernel of this rank is at work that may have given an address in what it has removed:
   /// a kernel ends only when the data behind the addresses that it sent has been read
-  /// @return whether a rank had removed something: what symmetric_place() said may not hold any
+  /// @return whether a rank had removed something: what symmetric_location() said may not hold any
   /// more
   bool settle() noexcept;
   /// settle() has something to do, or will have: what this rank has removed is open elsewhere, or

@@ -48,18 +48,18 @@ class TestSharing final : public MemorySharing {
   bool shares = true;
   bool opens = true;
 
-  std::optional<Place> place_of(const BufferRange& buffer) override {
+  std::optional<Location> location_of(const BufferRange& buffer) override {
     const auto address = reinterpret_cast<std::uint64_t>(buffer.begin);
     if (address == kBroken) throw Error(Errc::kCuda, "the driver is at its end");
     if (address < allocation_of(0)) {
       throw Error(Errc::kInvalidArgument, "buffer: {} is not memory of a GPU", buffer.begin);
     }
     if (!shares) return {};
-    Place place;
+    Location location;
     const std::uint64_t allocation = address / 0x10'0000 * 0x10'0000;
-    place.offset = address - allocation;
-    std::memcpy(place.handle.data(), &allocation, sizeof allocation);
-    return place;
+    location.offset = address - allocation;
+    std::memcpy(location.handle.data(), &allocation, sizeof allocation);
+    return location;
   }
   std::shared_ptr<std::byte> open(const Handle& handle) override {
     if (!opens) throw Error(Errc::kCuda, "out of memory");
@@ -67,8 +67,8 @@ class TestSharing final : public MemorySharing {
     std::memcpy(&allocation, handle.data(), sizeof allocation);
     ++driver_.open_now;
     ++driver_.opened_ever;
-    auto* place = static_cast<std::byte*>(const_cast<void*>(at(mapped(rank_, allocation))));
-    return {place, [this](std::byte*) { --driver_.open_now; }};
+    auto* address = static_cast<std::byte*>(const_cast<void*>(at(mapped(rank_, allocation))));
+    return {address, [this](std::byte*) { --driver_.open_now; }};
   }
 
  private:
@@ -215,30 +215,30 @@ TEST(RegisteredBuffers, ReachesThePeersOwnAddresses) {
   });
 }
 
-TEST(RegisteredBuffers, ASymmetricPlaceIsTheSameOnAllRanks) {
+TEST(RegisteredBuffers, ASymmetricLocationIsTheSameOnAllRanks) {
   Driver driver;
   with_ranks(3, driver, [&](Rank& rank) {
     // The second rank's is the shortest one.
     const std::size_t bytes = rank.number == 1 ? 0x1000 : 0x2000;
     EXPECT_EQ(rank.buffers->add(rank.own(0, 0x1000, 1), soon()), 1U);
     const std::uint64_t number = rank.buffers->add(rank.own(0x40, bytes), soon(), {}, true);
-    const auto place = rank.buffers->symmetric_place(rank.own(0x80, 0xfc0));
-    ASSERT_TRUE(place.has_value());
-    EXPECT_EQ(place->number, number);
-    EXPECT_EQ(place->offset, 0x40U);
+    const auto location = rank.buffers->symmetric_location(rank.own(0x80, 0xfc0));
+    ASSERT_TRUE(location.has_value());
+    EXPECT_EQ(location->number, number);
+    EXPECT_EQ(location->offset, 0x40U);
     for (int r = 0; r < 3; ++r) {
       const std::uint64_t there = allocation_of(r) + 0x40;
-      EXPECT_EQ((*place->reached)[static_cast<std::size_t>(r)].begin,
+      EXPECT_EQ((*location->reached)[static_cast<std::size_t>(r)].begin,
                 at(r == rank.number ? there : mapped(rank.number, there)));
     }
-    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0x80, 0xfc1)).has_value())
+    EXPECT_FALSE(rank.buffers->symmetric_location(rank.own(0x80, 0xfc1)).has_value())
         << "rank 1's ends before";
-    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0x3f, 1)).has_value());
-    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0x40, ~std::size_t{0})).has_value());
-    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0, 8, 1)).has_value()) << "not promised";
+    EXPECT_FALSE(rank.buffers->symmetric_location(rank.own(0x3f, 1)).has_value());
+    EXPECT_FALSE(rank.buffers->symmetric_location(rank.own(0x40, ~std::size_t{0})).has_value());
+    EXPECT_FALSE(rank.buffers->symmetric_location(rank.own(0, 8, 1)).has_value()) << "not promised";
     rank.meet();
     rank.buffers->remove(number);
-    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0x80, 8)).has_value());
+    EXPECT_FALSE(rank.buffers->symmetric_location(rank.own(0x80, 8)).has_value());
     rank.meet();
   });
 }
@@ -247,14 +247,14 @@ TEST(RegisteredBuffers, NothingIsSymmetricThatOneRankDoesNotPromiseOrReach) {
   Driver driver;
   with_ranks(3, driver, [&](Rank& rank) {
     rank.buffers->add(rank.own(0, 64), soon(), {}, rank.number != 2);
-    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0, 64)).has_value());
+    EXPECT_FALSE(rank.buffers->symmetric_location(rank.own(0, 64)).has_value());
     // Rank 1 opens nothing: the others learn of it.
     rank.sharing->opens = rank.number != 1;
     rank.buffers->add(rank.own(0, 64, 1), soon(), {}, true);
-    EXPECT_FALSE(rank.buffers->symmetric_place(rank.own(0, 64, 1)).has_value());
+    EXPECT_FALSE(rank.buffers->symmetric_location(rank.own(0, 64, 1)).has_value());
     rank.sharing->opens = true;
     rank.buffers->add(rank.own(0, 64, 2), soon(), {}, true);
-    EXPECT_TRUE(rank.buffers->symmetric_place(rank.own(0, 64, 2)).has_value());
+    EXPECT_TRUE(rank.buffers->symmetric_location(rank.own(0, 64, 2)).has_value());
     rank.meet();
   });
 }
@@ -271,7 +271,7 @@ TEST(RegisteredBuffers, NothingIsSymmetricAnyMoreThatAPeerHasRemoved) {
     rank.meet();
     if (rank.number == 0) {
       bool heard = false;
-      while (rank.buffers->symmetric_place(rank.own(0, 64)).has_value()) {
+      while (rank.buffers->symmetric_location(rank.own(0, 64)).has_value()) {
         EXPECT_FALSE(heard);
         heard = rank.buffers->settle();
       }
@@ -290,26 +290,26 @@ TEST(RegisteredBuffers, MappedBuffersOfOneProcessAreReachedAndKept) {
   run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
     Rank rank(bootstrap, driver, true, {false, false});
     rank.sharing->shares = false;
-    const auto place = [&](int owner) { return allocation_of(owner) + 0x70'0000; };
+    const auto buffer_of = [&](int owner) { return allocation_of(owner) + 0x70'0000; };
     MappedBuffers given;
     for (int owner = 0; owner < 2; ++owner) {
       ++kept;
-      given.emplace_back(static_cast<std::byte*>(const_cast<void*>(at(place(owner)))),
+      given.emplace_back(static_cast<std::byte*>(const_cast<void*>(at(buffer_of(owner)))),
                          [&](std::byte*) { --kept; });
     }
     const std::uint64_t number =
         rank.buffers->add(rank.own(0x40, 64), soon(), std::exchange(given, {}), true);
-    const auto found = rank.buffers->symmetric_place(rank.own(0x50, 16));
+    const auto found = rank.buffers->symmetric_location(rank.own(0x50, 16));
     ASSERT_TRUE(found.has_value());
     EXPECT_EQ(found->offset, 0x10U);
     const int peer = 1 - rank.number;
-    EXPECT_EQ((*found->reached)[static_cast<std::size_t>(peer)].begin, at(place(peer)));
+    EXPECT_EQ((*found->reached)[static_cast<std::size_t>(peer)].begin, at(buffer_of(peer)));
     rank.meet();
     EXPECT_EQ(kept, 4);
     rank.meet();
     rank.buffers->remove(number);
     rank.meet();
-    EXPECT_EQ(kept, 4) << "operations may be under way";
+    EXPECT_EQ(kept, 4) << "operations may be running";
     EXPECT_TRUE(rank.buffers->unsettled());
     rank.meet();
     rank.buffers->settle();
@@ -326,13 +326,13 @@ TEST(RegisteredBuffers, BuffersThatAreMappedAlreadyAreNotOpened) {
   std::atomic<int> kept = 0;
   with_ranks(3, driver, [&](Rank& rank) {
     rank.sharing->shares = false;
-    const auto place = [&](int owner) {
+    const auto buffer_of = [&](int owner) {
       return mapped(rank.number, allocation_of(owner)) + 0x7000;
     };
     MappedBuffers given;
     for (int owner = 0; owner < 3 && rank.number != 2; ++owner) {
       ++kept;
-      given.emplace_back(static_cast<std::byte*>(const_cast<void*>(at(place(owner)))),
+      given.emplace_back(static_cast<std::byte*>(const_cast<void*>(at(buffer_of(owner)))),
                          [&](std::byte*) { --kept; });
     }
     const std::uint64_t number =
@@ -351,7 +351,7 @@ TEST(RegisteredBuffers, BuffersThatAreMappedAlreadyAreNotOpened) {
       }
       const std::uint64_t there = mapped(peer, allocation_of(rank.number)) + 0x7000;
       EXPECT_EQ(seen, static_cast<std::int64_t>(there - allocation_of(rank.number) - 0x40));
-      EXPECT_EQ(range.begin, at(place(peer)));
+      EXPECT_EQ(range.begin, at(buffer_of(peer)));
       EXPECT_EQ(range.bytes, 64U);
     }
     rank.meet();

@@ -112,7 +112,7 @@ class Sealed : public ::testing::Test {
 };
 
 TEST_F(Sealed, MessagesArriveAndAreEncryptedInTransit) {
-  const std::string text = "what nobody on the way should read";
+  const std::string text = "what nobody on the path should read";
   const auto sent = send(text);
   ASSERT_EQ(wire_.messages.size(), 1U);
   EXPECT_EQ(wire_.messages[0].size(), text.size() + kSealBytes);

@@ -37,19 +37,19 @@ std::size_t WindowLayout::boards_bytes() const noexcept {
 std::size_t WindowLayout::link_offset(executor::Protocol protocol, int channel, int rank,
                                       int source) const noexcept {
   const int others = ranks - 1;
-  const int place = channel * others + (source < rank ? source : source - 1);
+  const int index = channel * others + (source < rank ? source : source - 1);
   std::size_t offset = counters_bytes() + boards_bytes();
   for (int p = 0; p < static_cast<int>(protocol); ++p) {
     offset +=
         stride(static_cast<executor::Protocol>(p)) * static_cast<std::size_t>(channels * others);
   }
-  return offset + stride(protocol) * static_cast<std::size_t>(place);
+  return offset + stride(protocol) * static_cast<std::size_t>(index);
 }
 
 std::size_t WindowLayout::counter_offset(executor::Protocol protocol, int channel,
                                          int destination) const noexcept {
-  const int place = (static_cast<int>(protocol) * channels + channel) * ranks + destination;
-  return static_cast<std::size_t>(place) * kCounterBytes;
+  const int index = (static_cast<int>(protocol) * channels + channel) * ranks + destination;
+  return static_cast<std::size_t>(index) * kCounterBytes;
 }
 
 std::size_t WindowLayout::bytes() const noexcept {

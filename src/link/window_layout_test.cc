@@ -12,7 +12,7 @@ namespace {
 
 using executor::Protocol;
 
-// Every link and counter of a window has a place of its own.
+// Links and counters of a window do not overlap.
 TEST(WindowLayout, NothingOverlaps) {
   WindowLayout layout;
   layout.ranks = 3;
@@ -23,9 +23,9 @@ TEST(WindowLayout, NothingOverlaps) {
     shape.slot_bytes = 4096;
   }
   for (int own = 0; own < layout.ranks; ++own) {
-    std::vector<std::pair<std::size_t, std::size_t>> places;  // begin, end
+    std::vector<std::pair<std::size_t, std::size_t>> ranges;  // begin, end
     const auto add = [&](std::size_t begin, std::size_t bytes) {
-      places.emplace_back(begin, begin + bytes);
+      ranges.emplace_back(begin, begin + bytes);
     };
     for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128}) {
       const std::size_t bytes =
@@ -38,11 +38,11 @@ TEST(WindowLayout, NothingOverlaps) {
       }
     }
     add(layout.board_offset(0), layout.board_offset(5) - layout.board_offset(0));
-    std::ranges::sort(places);
-    for (std::size_t i = 1; i < places.size(); ++i) {
-      EXPECT_LE(places[i - 1].second, places[i].first);
+    std::ranges::sort(ranges);
+    for (std::size_t i = 1; i < ranges.size(); ++i) {
+      EXPECT_LE(ranges[i - 1].second, ranges[i].first);
     }
-    EXPECT_LE(places.back().second, layout.bytes());
+    EXPECT_LE(ranges.back().second, layout.bytes());
   }
 }
 

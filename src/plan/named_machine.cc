@@ -39,7 +39,7 @@ class Collector {
     const bool usable = !id.empty() && id.size() <= topology::kMaxIdBytes &&
                         std::all_of(id.begin(), id.end(), is_mark);
     if (!usable || machine_.nodes.size() >= topology::kMaxNodes) return std::nullopt;
-    const auto [entry, is_new] = places_.try_emplace(id, machine_.nodes.size());
+    const auto [entry, is_new] = index_of_.try_emplace(id, machine_.nodes.size());
     if (is_new) {
       topology::Node node;
       node.id = id;
@@ -84,7 +84,7 @@ class Collector {
 
  private:
   topology::Description machine_;
-  std::map<std::string, topology::NodeIndex> places_;
+  std::map<std::string, topology::NodeIndex> index_of_;
   std::set<std::tuple<topology::NodeIndex, topology::NodeIndex, topology::LinkType>> seen_;
   int gpus_ = 0;
 };

@@ -210,7 +210,7 @@ Renaming identity(const Network& network) {
 }  // namespace
 
 ArcImages::ArcImages(const Network& network)
-    : network_(network), leaving_(at(network.num_nodes)), place_(network.arcs.size(), 0) {
+    : network_(network), leaving_(at(network.num_nodes)), position_(network.arcs.size(), 0) {
   for (std::size_t i = 0; i < network.arcs.size(); ++i) {
     leaving_[at(network.arcs[i].from)].emplace_back(network.arcs[i].to, static_cast<int>(i));
   }
@@ -222,7 +222,7 @@ ArcImages::ArcImages(const Network& network)
     });
     for (std::size_t i = 1; i < arcs.size(); ++i) {
       if (arcs[i].first == arcs[i - 1].first) {
-        place_[at(arcs[i].second)] = place_[at(arcs[i - 1].second)] + 1;
+        position_[at(arcs[i].second)] = position_[at(arcs[i - 1].second)] + 1;
       }
     }
   }
@@ -234,7 +234,7 @@ int ArcImages::image(const std::vector<int>& renaming, int arc) const {
   const int to = renaming[at(from.to)];
   auto found = std::lower_bound(arcs.begin(), arcs.end(), to,
                                 [](const auto& entry, int node) { return entry.first < node; });
-  found += std::min<std::ptrdiff_t>(place_[at(arc)], arcs.end() - found);
+  found += std::min<std::ptrdiff_t>(position_[at(arc)], arcs.end() - found);
   return found == arcs.end() || found->first != to ? -1 : found->second;
 }
 

@@ -40,7 +40,7 @@ class ArcImages {
  private:
   const Network& network_;
   std::vector<std::vector<std::pair<int, int>>> leaving_;  // by node: (to, arc), sorted
-  std::vector<int> place_;                                 // of an arc among its parallel ones
+  std::vector<int> position_;                              // of an arc among its parallel ones
 };
 
 }  // namespace ropewalk::plan

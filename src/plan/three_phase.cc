@@ -318,13 +318,13 @@ class Partitions {
     if (problem_.collective != Collective::kAllReduce) {
       // plan_tree() takes the trees of reduce over the reversed network as out-trees, too.
       const bool up = problem_.collective == Collective::kReduce;
-      for (WholeTree& tree : one_way(number, centre, root, up, stars)) {
+      for (WholeTree& tree : one_direction(number, centre, root, up, stars)) {
         out.push_back({0, {}, std::move(tree.edges)});
       }
       return out;
     }
-    std::vector<WholeTree> up = one_way(number, centre, root, true, stars);
-    std::vector<WholeTree> down = one_way(number, centre, root, false, stars);
+    std::vector<WholeTree> up = one_direction(number, centre, root, true, stars);
+    std::vector<WholeTree> down = one_direction(number, centre, root, false, stars);
     // Both have the same shares where links are equal in both directions; else the shorter list
     // repeats.
     for (std::size_t i = 0; !up.empty() && !down.empty() && i < std::max(up.size(), down.size());
@@ -334,8 +334,8 @@ class Partitions {
     return out;
   }
 
-  std::vector<WholeTree> one_way(std::size_t number, std::size_t centre, int root, bool up,
-                                 bool stars) {
+  std::vector<WholeTree> one_direction(std::size_t number, std::size_t centre, int root, bool up,
+                                       bool stars) {
     const Network& network = up ? back_ : problem_.network;
     const Closure paths = paths_beside(network, uses_);
     const int from = hosts_[centre].ranks[at(hosts_[centre].local_roots[number])];

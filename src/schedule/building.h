@@ -29,7 +29,7 @@ std::vector<Operand> all_in_rank_order(int rank, int num_ranks);
 /// ranks start with the same peer, and a rank's channels start with all of them.
 std::vector<int> peers_after(int rank, int num_ranks, int channel);
 
-/// The ranks that have `rank` at the same place of their peers_after().
+/// The ranks that have `rank` at the same index of their peers_after().
 std::vector<int> peers_before(int rank, int num_ranks, int channel);
 
 /// The rank at `distance` (any sign) around from `rank`.

@@ -44,7 +44,7 @@ class Analysis {
 
  private:
   /// May the send be direct? Yes if `receiver` happens before `writer`.
-  struct Question {
+  struct Query {
     std::size_t receiver = 0;
     std::size_t writer = 0;
     DirectSend* flag = nullptr;
@@ -78,7 +78,7 @@ class Analysis {
         if (!hit_out_of_place && !(in_place && hit_in_place)) continue;
         const std::size_t receiver = trace_.sent_to[trace_.first_send[first + i] + k];
         // The flags of a rank are not moved any more: `mine[i]` has its final size.
-        questions_[step.block].push_back(
+        queries_[step.block].push_back(
             {receiver, found->second, &flag, hit_out_of_place, in_place && hit_in_place});
       }
       if (step.write_output) next_write[step.block] = first + i;
@@ -86,14 +86,14 @@ class Analysis {
   }
 
   void answer_questions() {
-    if (questions_.empty()) return;
+    if (queries_.empty()) return;
     // In the order of the run, so that what a node waited for comes before it.
     std::unordered_map<int, std::vector<std::size_t>> nodes;
     for (const std::size_t node : trace_.fired) {
       const int block = step_at(node).block;
-      if (questions_.contains(block)) nodes[block].push_back(node);
+      if (queries_.contains(block)) nodes[block].push_back(node);
     }
-    for (const auto& [block, questions] : questions_) answer(nodes[block], questions);
+    for (const auto& [block, queries] : queries_) answer(nodes[block], queries);
   }
 
   [[nodiscard]] const Step& step_at(std::size_t node) const {
@@ -101,12 +101,12 @@ class Analysis {
     return steps_of(rank)[node - trace_.first_node[static_cast<std::size_t>(rank)]];
   }
 
-  /// Vector clocks, with an entry for each rank that a question is about: the last of its nodes
+  /// Vector clocks, with an entry for each rank that a query is about: the last of its nodes
   /// that happens before (or is) the one at hand, plus one; 0 for none.
-  void answer(const std::vector<std::size_t>& nodes, const std::vector<Question>& questions) {
+  void answer(const std::vector<std::size_t>& nodes, const std::vector<Query>& queries) {
     std::unordered_map<int, std::size_t> columns;
-    for (const Question& question : questions) {
-      columns.try_emplace(rank_of_[question.receiver], columns.size());
+    for (const Query& query : queries) {
+      columns.try_emplace(rank_of_[query.receiver], columns.size());
     }
     const std::size_t width = columns.size();
     std::vector<std::size_t> clocks(nodes.size() * width, 0);
@@ -129,12 +129,12 @@ class Analysis {
         clocks[row * width + column->second] = node + 1;
       }
     }
-    for (const Question& question : questions) {
-      const std::size_t column = columns.at(rank_of_[question.receiver]);
-      const std::size_t known = clocks[row_of_[question.writer] * width + column];
-      const bool read_before = known >= question.receiver + 1;
-      if (question.out_of_place) question.flag->out_of_place = read_before;
-      if (question.in_place) question.flag->in_place = read_before;
+    for (const Query& query : queries) {
+      const std::size_t column = columns.at(rank_of_[query.receiver]);
+      const std::size_t known = clocks[row_of_[query.writer] * width + column];
+      const bool read_before = known >= query.receiver + 1;
+      if (query.out_of_place) query.flag->out_of_place = read_before;
+      if (query.in_place) query.flag->in_place = read_before;
     }
   }
 
@@ -144,7 +144,7 @@ class Analysis {
   std::vector<int> rank_of_;         // per node
   std::vector<std::size_t> row_of_;  // per node, among the nodes of its block
   std::vector<std::vector<std::vector<DirectSend>>> flags_;
-  std::unordered_map<int, std::vector<Question>> questions_;  // by block
+  std::unordered_map<int, std::vector<Query>> queries_;  // by block
 };
 
 }  // namespace

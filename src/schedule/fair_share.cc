@@ -175,13 +175,13 @@ class FairShare : public FlowEngine {
       open.push_back(static_cast<int>(link(index).flows.size()));
     }
     std::vector<int> rest = flows;
-    place_.assign(links_.size(), 0);
+    position_.assign(links_.size(), 0);
     for (std::size_t i = 0; i < links.size(); ++i) {
-      place_[static_cast<std::size_t>(links[i])] = i;
+      position_[static_cast<std::size_t>(links[i])] = i;
     }
     const auto settle = [&](int flow, double rate) {
       for (const int index : *at(flow).path) {
-        const std::size_t i = place_[static_cast<std::size_t>(index)];
+        const std::size_t i = position_[static_cast<std::size_t>(index)];
         left[i] = std::max(0.0, left[i] - rate);
         --open[i];
       }
@@ -207,9 +207,9 @@ class FairShare : public FlowEngine {
           full[i] = open[i] > 0 && left[i] / open[i] <= level * (1 + 1e-9);
         }
         for (const int flow : rest) {
-          const bool stops =
-              std::any_of(at(flow).path->begin(), at(flow).path->end(),
-                          [&](int index) { return full[place_[static_cast<std::size_t>(index)]]; });
+          const bool stops = std::any_of(
+              at(flow).path->begin(), at(flow).path->end(),
+              [&](int index) { return full[position_[static_cast<std::size_t>(index)]]; });
           if (stops) settled.push_back(flow);
         }
         for (const int flow : settled) settle(flow, level);
@@ -227,7 +227,7 @@ class FairShare : public FlowEngine {
   std::vector<Link> links_;
   std::vector<double> latency_;
   std::vector<Flow> flows_;
-  std::vector<std::size_t> place_;
+  std::vector<std::size_t> position_;
   // time, order of making, flow, version
   using Event = std::tuple<double, std::uint64_t, int, std::uint64_t>;
   struct Queue : std::priority_queue<Event, std::vector<Event>, std::greater<>> {

@@ -198,8 +198,8 @@ TEST(Lags, TheBroadcastOfAnAllReduceLagsBehindItsReduce) {
   plan.trees = {{0, 1, {{2, 1, {}}, {1, 0, {}}}, {{0, 1, {}}, {1, 2, {}}}}};
   const Schedule chain = from_plan(plan, Pipelining::kByLags).schedule;
   EXPECT_EQ(find_lags(chain, 0, 4), (Lags{{2}, {1, 3}, {0, 4}}));
-  // The sum of a part is read where it was written before: no sooner, although it stands in no
-  // one's way there.
+  // The sum of a part is read in the round after it was written, although an earlier read would
+  // delay no other step.
   const Schedule parts = from_plan(plan).schedule;
   const Lags lags = find_lags(parts, 0, 16);
   for (std::size_t s = 0; s < lags[2].size(); ++s) {

@@ -59,13 +59,13 @@ TEST(Micro, EveryPatternIsAcceptedAndComputesItsCollective) {
   });
 }
 
-TEST(Micro, EveryLinkCarriesOneStreamExceptTheFanInsWayOut) {
+TEST(Micro, EveryLinkCarriesOneStreamExceptTheFanInsOutput) {
   for_every_request([&](const MicroRequest& request) {
     const Schedule schedule = compile_micro(request);
     const bool gathers = request.pattern == "fan-in" && request.test == "forward";
     for (const LinkLoad& link : check(schedule).links) {
-      const bool way_out = gathers && link.destination == schedule.root;
-      EXPECT_NEAR(link.units, way_out ? request.width + 1 : 1, 1e-9) << schedule.algorithm;
+      const bool outwards = gathers && link.destination == schedule.root;
+      EXPECT_NEAR(link.units, outwards ? request.width + 1 : 1, 1e-9) << schedule.algorithm;
     }
   });
 }

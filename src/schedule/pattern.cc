@@ -53,7 +53,7 @@ constexpr std::size_t kAtOnce = 256;
 template <typename T>
 void store_as(const double* values, std::size_t count, std::byte* elements) {
   for (std::size_t i = 0; i < count; ++i) {
-    // By way of a signed integer: a value below zero has no unsigned one.
+    // Through a signed integer: a negative value has no unsigned one.
     using Between = std::conditional_t<std::is_floating_point_v<T>, T, std::int64_t>;
     const T v = static_cast<T>(static_cast<Between>(values[i]));
     std::memcpy(elements + i * sizeof v, &v, sizeof v);

@@ -50,11 +50,11 @@ void expect_reductions(DataType type) {
           for (T& each : result) each = static_cast<T>(each / static_cast<T>(ranks));
         }
         ASSERT_EQ(pattern.count_wrong(ranks - 1, result.data()), 0U);
-        for (const std::size_t place : {std::size_t{0}, count / 2, count - 1}) {
-          const T right = result[place];
-          result[place] = static_cast<T>(right + std::max(right, T{1}));
-          ASSERT_EQ(pattern.count_wrong(ranks - 1, result.data()), 1U) << place;
-          result[place] = right;
+        for (const std::size_t index : {std::size_t{0}, count / 2, count - 1}) {
+          const T right = result[index];
+          result[index] = static_cast<T>(right + std::max(right, T{1}));
+          ASSERT_EQ(pattern.count_wrong(ranks - 1, result.data()), 1U) << index;
+          result[index] = right;
         }
       }
     }
@@ -82,7 +82,7 @@ TEST(Pattern, CopiesAreKnownInEveryType) {
         pattern.fill_input(rank, output.data() + static_cast<std::size_t>(rank) * bytes);
       }
       EXPECT_EQ(pattern.count_wrong(1, output.data()), 0U);
-      // Blocks that changed places are wrong wherever their values differ.
+      // Swapped blocks are wrong wherever their values differ.
       std::swap_ranges(output.data(), output.data() + bytes, output.data() + bytes);
       if (count > 7) {
         EXPECT_GT(pattern.count_wrong(1, output.data()), count);

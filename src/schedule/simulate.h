@@ -1,7 +1,7 @@
 // Simulation: how long traffic takes on a topology, and how busy every link is meanwhile.
 //
 // Flow level: a chunk in transit is a flow over all links of its path at once, delayed by their
-// latencies; what flows share a link share its rate. Who shares how is the engine's business:
+// latencies; flows that share a link share its rate. The engine decides how:
 // FairShareEngine here, SimGrid's network models in the program `ropewalk-simgrid`. Copies, adds
 // and the ranks' own work cost no time: the result says what links allow, not what processors do.
 //

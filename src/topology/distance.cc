@@ -105,11 +105,11 @@ std::string Path::text() const {
 }
 
 Distances::Distances(const Topology& topology)
-    : host_(topology.nodes().size()), place_(topology.nodes().size()) {
+    : host_(topology.nodes().size()), position_(topology.nodes().size()) {
   std::vector<std::size_t> count(static_cast<std::size_t>(topology.hosts()) + 1, 0);
   for (NodeIndex i = 0; i < host_.size(); ++i) {
     host_[i] = topology.node(i).host;
-    place_[i] = count[static_cast<std::size_t>(host_[i] + 1)]++;
+    position_[i] = count[static_cast<std::size_t>(host_[i] + 1)]++;
   }
   std::size_t pairs = 0;
   for (const std::size_t size : count) pairs += size * size;
@@ -132,7 +132,7 @@ Distances::Distances(const Topology& topology)
     }
     int best = 0;
     for (const NodeIndex cpu : cpus[host]) {
-      const int hops = rows_[i].to[place_[cpu]].hops;
+      const int hops = rows_[i].to[position_[cpu]].hops;
       if (hops > 0 && (best == 0 || hops < best)) {
         best = hops;
         rows_[i].cpu = cpu;
@@ -147,7 +147,7 @@ std::vector<Path> Distances::walk(const Topology& topology, NodeIndex from,
                                   std::size_t host_size) const {
   std::vector<NodeIndex> before(host_size, kNobody);  // by index within the host
   std::vector<NodeIndex> open{from};
-  before[place_[from]] = from;
+  before[position_[from]] = from;
   for (std::size_t next = 0; next < open.size(); ++next) {
     const NodeIndex at = open[next];
     const NodeKind kind = topology.node(at).kind;
@@ -155,23 +155,23 @@ std::vector<Path> Distances::walk(const Topology& topology, NodeIndex from,
     for (const LinkIndex l : topology.links_from(at)) {
       const Link& link = topology.link(l);
       const NodeIndex to = link.destination;
-      if (!is_local(link.type) || host_[to] != host_[from] || before[place_[to]] != kNobody) {
+      if (!is_local(link.type) || host_[to] != host_[from] || before[position_[to]] != kNobody) {
         continue;
       }
-      before[place_[to]] = at;
+      before[position_[to]] = at;
       open.push_back(to);
     }
   }
   std::vector<Path> found(host_size);
   for (const NodeIndex to : open) {
     if (to == from) {
-      found[place_[to]].path = PathClass::kSelf;
+      found[position_[to]].path = PathClass::kSelf;
       continue;
     }
     std::vector<NodeIndex> nodes;
-    for (NodeIndex at = to; at != from; at = before[place_[at]]) nodes.push_back(at);
+    for (NodeIndex at = to; at != from; at = before[position_[at]]) nodes.push_back(at);
     nodes.push_back(from);
-    Path& path = found[place_[to]];
+    Path& path = found[position_[to]];
     path.path = classify(topology, nodes);
     path.hops = static_cast<int>(nodes.size()) - 1;
   }
@@ -209,7 +209,7 @@ void Distances::find_fabric(const Topology& topology) {
 
 Path Distances::over_pcie(NodeIndex from, NodeIndex to) const {
   if (host_[from] == host_[to]) {
-    const Path& path = rows_[from].to[place_[to]];
+    const Path& path = rows_[from].to[position_[to]];
     if (path.path != PathClass::kNone) return path;
   }
   Path path;

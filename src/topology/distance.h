@@ -69,7 +69,7 @@ class Distances {
   void find_fabric(const Topology& topology);
 
   std::vector<int> host_;
-  std::vector<std::size_t> place_;  ///< of a node within its host
+  std::vector<std::size_t> position_;  ///< of a node within its host
   std::vector<std::size_t> component_;
   std::vector<Row> rows_;
   struct Direct {

@@ -178,7 +178,7 @@ class Review final : public nlohmann::json_sax<Json> {
   }
 
  private:
-  [[nodiscard]] std::string here() const { return place_in(text_, read_ > 0 ? read_ - 1 : 0); }
+  [[nodiscard]] std::string here() const { return position_in(text_, read_ > 0 ? read_ - 1 : 0); }
 
   bool open() {
     if (keys_.size() >= kMaxDepth) {

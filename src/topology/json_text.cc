@@ -6,7 +6,7 @@
 
 namespace ropewalk::topology {
 
-std::string place_in(std::string_view text, std::size_t offset) {
+std::string position_in(std::string_view text, std::size_t offset) {
   const std::string_view before = text.substr(0, std::min(offset, text.size()));
   const auto line = std::count(before.begin(), before.end(), '\n') + 1;
   const std::size_t newline = before.rfind('\n');
@@ -26,7 +26,7 @@ std::string parse_error_words(std::string_view text, std::string_view library_wo
       quote != std::string_view::npos) {
     std::string_view number = words.substr(words.find('\'') + 1);
     number = number.substr(0, number.rfind('\''));
-    return fmt::format("{}: the number {} is too large", place_in(text, text.find(number)),
+    return fmt::format("{}: the number {} is too large", position_in(text, text.find(number)),
                        number.substr(0, 64));
   }
   return std::string(words);

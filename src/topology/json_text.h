@@ -8,7 +8,7 @@
 namespace ropewalk::topology {
 
 /// "line 3, column 5" of the byte at `offset`; of the end for larger ones.
-std::string place_in(std::string_view text, std::size_t offset);
+std::string position_in(std::string_view text, std::size_t offset);
 
 /// What the JSON library says of a text that it refuses, without its own prefix, and with the line
 /// of a number too large for it, which it leaves out.

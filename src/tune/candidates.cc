@@ -25,9 +25,9 @@ namespace {
 constexpr int kAllPairsRanks = 32;
 // A plan's all-reduce that relies on lags may send two chunks over a link in a round, up and down.
 constexpr std::uint32_t kLeastLagSlots = 4;
-// Channels of a schedule that are looked at for pairs without access. Each channel takes its own
-// way around the ranks: from twice the number of ranks on, they repeat (schedule/building.h).
-constexpr int kMostWaysAround = 64;
+// Channels of a schedule that are checked for pairs without access. Each channel has its own ring
+// order: from twice the number of ranks on, the orders repeat (schedule/building.h).
+constexpr int kMostRingOrders = 64;
 
 bool all_pairs(std::string_view algorithm) {
   return algorithm == "one_shot" || algorithm == "two_shot" || algorithm == "direct";
@@ -139,10 +139,10 @@ schedule::Request Candidates::request_of(Collective collective, int root,
 double Candidates::host_path_units(const std::string& algorithm, schedule::Request request,
                                    const schedule::Checked& compiled) {
   if (facts_.host_path_pairs.empty()) return 0;
-  // The call may take more channels than the candidate was compiled with, and each takes its own
-  // way around. What only one of them sends over such a pair decides about all: they share the
-  // protocol and the size of chunks.
-  request.channels = std::max(request.channels, std::min(2 * request.num_ranks, kMostWaysAround));
+  // The call may use more channels than the candidate was compiled with, and each has its own ring
+  // order. If one channel sends over such a pair, that decides for all of them, since they share
+  // the protocol and the size of chunks.
+  request.channels = std::max(request.channels, std::min(2 * request.num_ranks, kMostRingOrders));
   try {
     return units_over(schedules_->get(algorithm, request)->schedule(), facts_.host_path_pairs);
   } catch (const Error&) {  // too many steps for it: nor will the call take that many channels

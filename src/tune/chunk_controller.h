@@ -36,7 +36,7 @@ class ChunkController {
   ChunkController(ChunkCode start, ChunkCode least, ChunkCode most);
 
   /// A call took so long. Calls with another chunk than the wanted one say nothing: one call is
-  /// always under way when it is decided on the next.
+  /// always in flight when the next one is decided.
   void measured(ChunkCode chunk, double seconds);
 
   /// The chunk that calls should have.

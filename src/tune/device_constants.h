@@ -2,7 +2,7 @@
 // for a machine, and kept.
 //
 // The built-in constants are a fit to sweeps over all sizes on one kind of machine. A few
-// operations are timed on this machine in the same way as on that one; the ratios give this
+// operations are timed on this machine as on that one; the ratios give this
 // machine's constants. A difference within the model's error counts as none.
 #pragma once
 

@@ -29,7 +29,7 @@ struct DeviceLimits {
   int channels = 32;            ///< of a collective
   int least_channels = 0;       ///< of a collective, where its data allows
   int message_channels = 16;    ///< of a message to one peer
-  int cluster = 1;              ///< blocks that a GPU places together: channels are a multiple
+  int cluster = 1;              ///< blocks that a GPU schedules together: channels are a multiple
   std::uint32_t lag_slots = 4;  ///< chunks that a link of protocol simple holds
   bool network = false;         ///< some links are to other hosts
   /// Of a slot, by protocol; 0 where links do not have the protocol.
@@ -80,8 +80,8 @@ class DevicePricing final : public Pricing {
                             Channels channels) const;
   // Of all hops of the longest path.
   [[nodiscard]] double hops_seconds(const ScheduleShape& shape, executor::Protocol protocol) const;
-  // How much longer than on the slowest link (`slowest`, seconds per byte) a first chunk is on its
-  // way over all hops, as a factor less 1; `fill` is of the slowest links.
+  // How much longer than on the slowest link (`slowest`, seconds per byte) a first chunk takes over
+  // all hops, as a factor less 1; `fill` is of the slowest links.
   [[nodiscard]] double filling(const ScheduleShape& shape, double slowest, double fill) const;
   // Of a block, reading and writing memory of GPUs.
   [[nodiscard]] double block_rate(executor::Protocol protocol) const;

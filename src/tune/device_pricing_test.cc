@@ -101,7 +101,7 @@ TEST_F(TwoHosts, LongDataOverWindowsIsBoundByWhatLeavesAHost) {
   EXPECT_PRED2(near, seconds("ring", Collective::kAllReduce, false, kLong), 1.5 * bytes / rate);
   EXPECT_PRED2(near, seconds("double_binary_tree", Collective::kAllReduce, false, kLong),
                2 * bytes / rate);
-  // Data that goes one way has more room.
+  // Data that goes in one direction has more room.
   EXPECT_LT(seconds("hierarchical", Collective::kBroadcast, false, kLong), bytes / rate);
 }
 

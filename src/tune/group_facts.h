@@ -33,7 +33,7 @@ struct GroupFacts {
   /// GPUs with access to each other's memory: how many of max_channels may go through the host's
   /// memory beside the others, and the share of the data that they carry in the time in which the
   /// others carry the rest (Blink, equation 8): where each GPU sends and receives, and where data
-  /// goes one way. 0: none.
+  /// goes in one direction. 0: none.
   int hybrid_channels = 0;
   double hybrid_share = 0;
   double hybrid_one_way_share = 0;

@@ -1,10 +1,10 @@
-// The machine of a group on several hosts that nobody described, as far as plans for host memory
-// differ by it: which ranks share a host. Known from joining: no look at any host is needed.
+// A machine for groups on several hosts without a description: it says only which ranks share a
+// host, which joining has found. That is all on which plans for host memory depend.
 //
-// A rank is a node that holds data, on its host's memory; each host has one way to the others. What
-// that way and memory carry is the cost model's business, which prices plans and shapes alike by
-// measured rates and each rank's work (cost_model.h); for planning it is enough that memory carries
-// ten times as much. So groups placed alike have the same plans, whatever was measured.
+// A rank is a node that holds data, on its host's memory; each host has one link to the others. The
+// capacities are nominal: memory carries ten times as much as the link. The cost model prices plans
+// and shapes by measured rates and each rank's work (cost_model.h). So groups with the same hosts
+// have the same plans, whatever was measured.
 #pragma once
 
 #include <span>

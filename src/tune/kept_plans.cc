@@ -169,10 +169,10 @@ std::shared_ptr<const PlannedCandidates> KeptPlans::get(const PlannedMachine& ma
   Planner planner;
   {
     const Lock lock(mutex_);
-    std::shared_ptr<Entry>& place = entries_[{machine.hash(), request}];
-    if (place == nullptr) place = std::make_shared<Entry>();
-    place->last_use = ++uses_;
-    entry = place;
+    std::shared_ptr<Entry>& kept = entries_[{machine.hash(), request}];
+    if (kept == nullptr) kept = std::make_shared<Entry>();
+    kept->last_use = ++uses_;
+    entry = kept;
     planner = planner_;
     if (entries_.size() > kCapacity) {
       entries_.erase(std::min_element(entries_.begin(), entries_.end(), [](auto& a, auto& b) {

@@ -46,7 +46,7 @@ MachineCost::MachineCost(DefaultRoutes& routes, const schedule::Schedule& schedu
                          const MachineCostOptions& options)
     : options_(options), num_ranks_(schedule.num_ranks), longest_path_(longest_path) {
   const topology::Topology& machine = routes.machine();
-  std::map<int, int> place_of_link;
+  std::map<int, int> index_of_link;
   std::map<std::vector<int>, int> known_paths;
   const auto path_of = [&](const std::vector<int>& links) {
     const auto [entry, is_new] = known_paths.try_emplace(links, static_cast<int>(paths_.size()));
@@ -55,13 +55,13 @@ MachineCost::MachineCost(DefaultRoutes& routes, const schedule::Schedule& schedu
       path.slowest = std::numeric_limits<double>::infinity();
       for (const int index : links) {
         const topology::Link& link = machine.link(at(index));
-        const auto [place, first] =
-            place_of_link.try_emplace(index, static_cast<int>(capacity_.size()));
+        const auto [found, first] =
+            index_of_link.try_emplace(index, static_cast<int>(capacity_.size()));
         if (first) {
           capacity_.push_back(link.capacity * 1e9);
           links_.push_back({index, 0});
         }
-        path.links.push_back(place->second);
+        path.links.push_back(found->second);
         path.latency += topology::latency_us(link) * 1e-6;
         path.slowest = std::min(path.slowest, link.capacity * 1e9);
       }
@@ -107,7 +107,8 @@ MachineCost::MachineCost(DefaultRoutes& routes, const schedule::Schedule& schedu
           const Send send{pipe(rank, peer),
                           path_of(path != nullptr ? *path : routes.find(rank, peer))};
           pipes_[at(send.pipe)].sender = index;
-          for (const int place : paths_[at(send.path)].links) links_[at(place)].share += block;
+          for (const int position : paths_[at(send.path)].links)
+            links_[at(position)].share += block;
           sends_.push_back(send);
         }
         made.last_receive = static_cast<int>(receives_.size());
@@ -154,10 +155,10 @@ double MachineCost::predict(double unit_bytes, double chunk_bytes) {
   // Between two sizes that were walked.
   const int exponent = static_cast<int>(std::floor(std::log(size) / std::log(kSizeStep)));
   const double low = std::pow(kSizeStep, exponent);
-  const double way = (size - low) / (low * kSizeStep - low);
+  const double fraction = (size - low) / (low * kSizeStep - low);
   const Walked small = walked(exponent);
   const Walked large = walked(exponent + 1);
-  const auto between = [&](double a, double b) { return a + (b - a) * way; };
+  const auto between = [&](double a, double b) { return a + (b - a) * fraction; };
   const double first = between(small.first, large.first);
   const double period = std::max(between(small.period, large.period), busiest_ * size);
   const double alone = between(small.alone, large.alone);

@@ -128,10 +128,10 @@ double ranks_per_processor(std::span<const Processors> each) {
   }
   sets.insert(all);
   double most = 0;
-  for (const Processors& place : sets) {
+  for (const Processors& set : sets) {
     const auto inside = std::count_if(each.begin(), each.end(),
-                                      [&](const Processors& one) { return one.within(place); });
-    if (place.count() > 0) most = std::max(most, static_cast<double>(inside) / place.count());
+                                      [&](const Processors& one) { return one.within(set); });
+    if (set.count() > 0) most = std::max(most, static_cast<double>(inside) / set.count());
   }
   return most;
 }

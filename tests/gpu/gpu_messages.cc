@@ -310,7 +310,7 @@ class RunningCheck {
     gpu.cuda().check(get_function(&kernel_, module, "check"), "cuModuleGetFunction");
     void* page = nullptr;
     gpu.cuda().check(gpu.cuda().host_allocate(&page, 4096, kCuHostPortable | kCuHostDeviceMap),
-                     "taking pinned memory");
+                     "cuMemHostAlloc");
     flags_ = static_cast<std::atomic<std::uint32_t>*>(page);
     gpu.cuda().check(gpu.cuda().host_pointer(&device_flags_, page, 0), "pinned memory's address");
     gpu.cuda().check(gpu.cuda().stream_create(&stream_, kCuStreamNonBlocking, 0),

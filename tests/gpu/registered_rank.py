@@ -302,7 +302,7 @@ def refused(comm: Communicator) -> None:
     host = np.ones(1 << 20, np.float32)
     other = torch.zeros(1 << 20, device=f"cuda:{(comm.rank + 1) % comm.size}")
     for bad, words in (
-        (host, "rank 1: .*no memory of a GPU"),
+        (host, "rank 1: .*not in GPU memory"),
         (at[:0], "rank 1: .*(NULL|0 bytes)"),
         (other, "rank 1: .*is on GPU"),
     ):

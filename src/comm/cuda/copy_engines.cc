@@ -80,8 +80,8 @@ std::optional<CopiedCall> CopyEngines::copied(const CollectiveCall& call, const 
                                               const link::RegisteredBuffers& buffers) {
   const std::optional<std::size_t> least = from_bytes(call.collective);
   if (!least.has_value() || bytes_for_peer(call) < *least) return {};
-  const auto place = buffers.symmetric_place({call.output, extent.output_bytes});
-  if (!place.has_value()) {
+  const auto location = buffers.symmetric_location({call.output, extent.output_bytes});
+  if (!location.has_value()) {
     if (use_ == CopyEngineUse::kOn && !std::exchange(told_, true)) {
       log::info(
           log::kColl,
@@ -92,8 +92,8 @@ std::optional<CopiedCall> CopyEngines::copied(const CollectiveCall& call, const 
     return {};
   }
   std::vector<std::byte*> outputs;
-  for (const link::BufferRange& window : *place->reached) {
-    outputs.push_back(static_cast<std::byte*>(const_cast<void*>(window.begin)) + place->offset);
+  for (const link::BufferRange& window : *location->reached) {
+    outputs.push_back(static_cast<std::byte*>(const_cast<void*>(window.begin)) + location->offset);
   }
   // This rank's own address of it.
   outputs[static_cast<std::size_t>(rank_)] = static_cast<std::byte*>(call.output);
@@ -103,14 +103,14 @@ std::optional<CopiedCall> CopyEngines::copied(const CollectiveCall& call, const 
     if (copy.peer != rank_) copied.sent.push_back({copy.peer, copy.bytes});
   }
   std::ranges::sort(copied.sent, {}, &SentBytes::peer);
-  copied.place = executor::OutputPlace{place->number, place->offset}.packed();
+  copied.location = executor::OutputLocation{location->number, location->offset}.packed();
   return copied;
 }
 
 void CopyEngines::shake_hands(executor::HandshakeArgs& args, bool enters,
                               cudaStream_t stream) const {
   args.enters = enters;
-  // Before blocks of a computation that wait for a place: it is gone after some microseconds.
+  // Ahead of waiting blocks of a computation: it ends after some microseconds.
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributePriority;
   attribute.val.priority = priority_;
@@ -125,7 +125,7 @@ void CopyEngines::shake_hands(executor::HandshakeArgs& args, bool enters,
                        "cudaLaunchKernelExC (a handshake)");
 }
 
-// How many of the lanes take copies, beside the caller's stream or, if `instead`, in its place.
+// How many of the lanes take copies, beside the caller's stream or, if `instead`, instead of it.
 std::size_t CopyEngines::lanes_for(const std::vector<RankCopy>& copies, bool instead,
                                    cudaStream_t stream) const {
   std::size_t bytes = 0;
@@ -171,7 +171,7 @@ void CopyEngines::run(const CopiedCall& call, const executor::CallTag& tag,
   if (by_stream_ != nullptr) {
     StreamHandshake& handshake = *by_stream_->handshake;
     const auto on = reinterpret_cast<transport::window::CuStream>(stream);
-    const HandshakeCall compared{own, call.place};
+    const HandshakeCall compared{own, call.location};
     handshake.set_timeout(std::chrono::nanoseconds(timeout_ns));
     handshake.enter(compared, captured, on);
     copy(call.copies, stream);
@@ -182,7 +182,7 @@ void CopyEngines::run(const CopiedCall& call, const executor::CallTag& tag,
   args.links = links_.others(timeout_ns);
   args.links.stamps = stamps;
   args.tag = own;
-  args.place = call.place;
+  args.location = call.location;
   shake_hands(args, true, stream);
   copy(call.copies, stream);
   shake_hands(args, false, stream);

@@ -37,7 +37,7 @@ namespace ropewalk::comm {
 struct CopiedCall {
   std::vector<RankCopy> copies;
   std::vector<SentBytes> sent;  ///< to other ranks: by peer
-  std::uint64_t place = 0;      ///< executor::OutputPlace, packed
+  std::uint64_t location = 0;   ///< executor::OutputLocation, packed
 };
 
 /// Threads: one at a time. Its device is current in every call, and when it is made and destroyed.

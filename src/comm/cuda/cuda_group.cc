@@ -127,7 +127,7 @@ std::vector<int> progress_cpus(const Config& config, int device) {
 // More ranks would take much pinned memory, two windows for each pair.
 constexpr int kMostHybridRanks = 4;
 constexpr double kLeastHybridShare = 0.03;
-// Of the rate that links through the host's memory have alone, both ways.
+// As a share of the rate that links through the host's memory have alone, in both directions.
 constexpr double kBesideOthers = 0.8;
 
 // As many as share out a core's copies, and leave most cores to the program and to other ranks.
@@ -219,8 +219,8 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   const executor::CurrentDevice current(device_);
   peers_ = std::make_unique<link::DevicePeers>(bootstrap, config, runtime.token(), device_,
                                                facts.host_of_rank);
-  // On a shared GPU the blocks of a launch that begins early might take the place of those that
-  // another rank's launch waits for.
+  // On a shared GPU the blocks of a launch that begins early might keep out those that another
+  // rank's launch waits for.
   can_overlap_ = capability_of(device_) >= 9 && config.flag(Setting::kOverlapLaunches) &&
                  peers_->most_on_one_gpu() == 1;
   control_memory_ = std::make_unique<executor::PinnedBuffer>(sizeof(executor::Control));
@@ -261,8 +261,8 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   }
   links_ = std::make_unique<link::DeviceLinks>(*peers_, layouts, mapped_.get(), network_.get(),
                                                control_, *blocks_);
-  // Reading a peer's memory while it reads this one's is slower than both writing; one way only, it
-  // saves a copy.
+  // Reading a peer's memory while it reads this one's is slower than both writing; in one direction
+  // only, it saves a copy.
   LaunchMaker::Options options;
   options.rank = rank_;
   options.num_ranks = size_;
@@ -595,11 +595,11 @@ void CudaGroup::read_clock() {
   }
 }
 
-LaunchPlace CudaGroup::note_times(executor::LaunchLinks& links, unsigned blocks) {
+StampRange CudaGroup::note_times(executor::LaunchLinks& links, unsigned blocks) {
   if (times_ == nullptr) return {};
-  const LaunchPlace place = times_->next(blocks);
-  links.stamps = times_->stamps(place);
-  return place;
+  const StampRange range = times_->next(blocks);
+  links.stamps = times_->stamps(range);
+  return range;
 }
 
 executor::Capture CudaGroup::follow_last(cudaStream_t stream) {
@@ -626,7 +626,8 @@ void CudaGroup::start(const void* kernel, unsigned blocks, unsigned threads, voi
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;
   }
-  // Blocks of a GPC share its way out; without clusters some GPCs have twice as many as others.
+  // Blocks of a GPC share its output bandwidth; without clusters some GPCs have twice as many as
+  // others.
   const auto whole = static_cast<unsigned>(limits_.cluster);
   // More than clusters_of() has made sure of would not all be on the GPU at once.
   const bool in_clusters = blocks >= 2 * whole && blocks <= executor::kMaxBlocks;
@@ -686,12 +687,12 @@ void CudaGroup::show(Message& message) const {
   }
 }
 
-std::vector<LaunchPlace> CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls,
-                                                     DeviceStream stream) {
+std::vector<StampRange> CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls,
+                                                    DeviceStream stream) {
   const executor::CurrentDevice current(device_);
   const executor::RelaxedCapture relaxed;
   const auto on = static_cast<cudaStream_t>(stream);
-  std::vector<LaunchPlace> places(calls.size());
+  std::vector<StampRange> ranges(calls.size());
   // To and from this rank itself: pairs in order.
   std::vector<const PointToPointCall*> own_sends;
   std::vector<const PointToPointCall*> own_receives;
@@ -752,7 +753,7 @@ std::vector<LaunchPlace> CudaGroup::send_and_receive(const std::vector<PointToPo
       threads = std::max(threads, executor::launch_threads(choice.protocol,
                                                            static_cast<unsigned>(choice.threads)));
     }
-    const LaunchPlace launch = note_times(args.links, blocks);
+    const StampRange launch = note_times(args.links, blocks);
     const executor::Capture capture = follow_last(on);
     start(executor::of(executor::cuda_message_kernels(), args.links), blocks, threads, &args, 0,
           on);
@@ -761,11 +762,11 @@ std::vector<LaunchPlace> CudaGroup::send_and_receive(const std::vector<PointToPo
       const Message& message = args.messages[i];
       if (message.sends) count(message.peer, message.bytes);
       if (launch.blocks == 0) continue;
-      places[static_cast<std::size_t>(wave[i] - calls.data())] =
+      ranges[static_cast<std::size_t>(wave[i] - calls.data())] =
           launch.part(message.first_block, message.channels);
     }
   }
-  return places;
+  return ranges;
 }
 
 // ---- faults -----------------------------------------------------------------------------

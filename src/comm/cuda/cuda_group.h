@@ -49,7 +49,7 @@ class CudaGroup final : public DeviceGroup {
   void retire(std::unique_ptr<PreparedCall> prepared) override { prepared.reset(); }
   void forget_schedules() override { maker_->forget_given(); }
   [[nodiscard]] int max_channels() const noexcept override { return limits_.channels; }
-  [[nodiscard]] LaunchPlace last_launch() const noexcept override { return last_launch_; }
+  [[nodiscard]] StampRange last_launch() const noexcept override { return last_launch_; }
   [[nodiscard]] const DeviceTimes* times() const noexcept override { return times_.get(); }
   [[nodiscard]] bool last_by_copy_engines() const noexcept override { return last_copied_; }
   [[nodiscard]] std::optional<std::size_t> copied_from(
@@ -57,8 +57,8 @@ class CudaGroup final : public DeviceGroup {
     if (copy_engines_ == nullptr) return {};
     return copy_engines_->from_bytes(collective);
   }
-  std::vector<LaunchPlace> send_and_receive(const std::vector<PointToPointCall>& calls,
-                                            DeviceStream stream) override;
+  std::vector<StampRange> send_and_receive(const std::vector<PointToPointCall>& calls,
+                                           DeviceStream stream) override;
   void set_timeout(std::chrono::nanoseconds limit) noexcept override {
     timeout_ns_ = static_cast<std::uint64_t>(limit.count());
   }
@@ -107,7 +107,7 @@ class CudaGroup final : public DeviceGroup {
   // Of the launches' stamps.
   void read_clock();
   // Of the next launch; without times_: none.
-  LaunchPlace note_times(executor::LaunchLinks& links, unsigned blocks);
+  StampRange note_times(executor::LaunchLinks& links, unsigned blocks);
   void count(int peer, std::size_t bytes) noexcept {
     if (executor::Traffic::Counter* counter = counters_[static_cast<std::size_t>(peer)]) {
       counter->add(bytes);
@@ -145,7 +145,7 @@ class CudaGroup final : public DeviceGroup {
   std::unique_ptr<executor::PinnedBuffer> times_memory_;
   std::unique_ptr<DeviceTimes> times_;  // null where nothing is recorded, as is the next one
   std::unique_ptr<executor::GpuClock> clock_;
-  LaunchPlace last_launch_;
+  StampRange last_launch_;
   bool last_copied_ = false;
   // By peer, of this host: what kernels send; null where nothing is counted.
   std::vector<executor::Traffic::Counter*> counters_;

@@ -66,7 +66,8 @@ class LaunchMaker {
     int rank = 0;
     int num_ranks = 1;
     bool check_tags = true;
-    /// Long chunks may be given by address: where one way only, or always.
+    /// Long chunks may be sent by address: in rooted collectives, whose data goes in one direction,
+    /// or always.
     bool direct_rooted = false;
     bool direct_always = false;
   };

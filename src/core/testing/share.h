@@ -6,7 +6,7 @@
 
 namespace ropewalk::testing {
 
-/// RW_TEST_SHARE in the environment: tests of very many cases do every so manieth of them only. 1,
+/// RW_TEST_SHARE in the environment: tests of very many cases run every Nth of them only. 1,
 /// all cases, where it is not set; CI sets it for the sanitizers, under which a case takes ten
 /// times as long.
 inline int share() {

@@ -1,5 +1,5 @@
 // The code of CUDA blocks on threads of the host: every schedule by both protocols, by address and
-// staged, and every way to stop.
+// staged, and every reason to stop.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -386,14 +386,14 @@ TEST(Block, PackingCountsTheChunksOfEachLink) {
   }
   EXPECT_EQ(packed.max_chunks, 2U);  // a part to be reduced, and one that was
   std::map<std::pair<int, bool>, std::uint16_t> chunks;
-  for (std::uint32_t j = 0; j < program->num_places; ++j) {
-    const FlaggedPlaceRecord& place = program->places()[j];
-    if (place.end < 0) continue;
-    const std::uint16_t expected = chunks[std::pair{place.end, place.sends}]++;
-    EXPECT_EQ(place.chunk, expected);
-    const FlaggedStepRecord& step = program->steps()[place.step];
-    EXPECT_GE(j, step.first_place);
-    EXPECT_LT(j, std::uint32_t{step.first_place} + step.num_sources + step.num_destinations);
+  for (std::uint32_t j = 0; j < program->num_locations; ++j) {
+    const FlaggedLocationRecord& location = program->locations()[j];
+    if (location.end < 0) continue;
+    const std::uint16_t expected = chunks[std::pair{location.end, location.sends}]++;
+    EXPECT_EQ(location.chunk, expected);
+    const FlaggedStepRecord& step = program->steps()[location.step];
+    EXPECT_GE(j, step.first_location);
+    EXPECT_LT(j, std::uint32_t{step.first_location} + step.num_sources + step.num_destinations);
   }
   EXPECT_EQ(chunks.size(), 4U);
 }

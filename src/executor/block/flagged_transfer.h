@@ -2,7 +2,8 @@
 // lines of 15 words (ll128). A block waits for a word of a link only where it needs it, and for
 // nothing else.
 //
-// `places` are those of the step that `shape` describes: its operands, then where its result goes.
+// `locations` are those of the step that `shape` describes: its operands, then where its result
+// goes.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +36,8 @@ RW_NOINLINE RW_HOST_DEVICE void store_bytes(Block& /*block*/, std::byte* to, std
 
 /// Word `w` of this rank's buffer of `bytes`, of which the last may be a part.
 template <typename Block>
-RW_INLINE RW_HOST_DEVICE std::uint64_t load_word(Block& block, const std::byte* data,
-                                                 std::uint32_t w, std::uint32_t bytes) {
+RW_HOST_DEVICE std::uint64_t load_word(Block& block, const std::byte* data, std::uint32_t w,
+                                       std::uint32_t bytes) {
   const std::byte* from = data + 8 * std::size_t{w};
   const std::uint32_t left = bytes - 8 * w;
   if (reinterpret_cast<std::uintptr_t>(from) % 8 == 0 && left >= 8) {
@@ -45,8 +46,8 @@ RW_INLINE RW_HOST_DEVICE std::uint64_t load_word(Block& block, const std::byte* 
   return load_bytes(block, from, left);
 }
 template <typename Block>
-RW_INLINE RW_HOST_DEVICE void store_word(Block& block, std::byte* data, std::uint32_t w,
-                                         std::uint32_t bytes, std::uint64_t word) {
+RW_HOST_DEVICE void store_word(Block& block, std::byte* data, std::uint32_t w, std::uint32_t bytes,
+                               std::uint64_t word) {
   std::byte* to = data + 8 * std::size_t{w};
   const std::uint32_t left = bytes - 8 * w;
   if (reinterpret_cast<std::uintptr_t>(to) % 8 == 0 && left >= 8) {
@@ -60,13 +61,13 @@ RW_INLINE RW_HOST_DEVICE void store_word(Block& block, std::byte* data, std::uin
 template <typename Element, RedOp kOp, int kWords>
 class Combined {
  public:
-  RW_HOST_DEVICE Combined(const FlaggedShape& shape, std::uint64_t scalar)
+  RW_INLINE RW_HOST_DEVICE Combined(const FlaggedShape& shape, std::uint64_t scalar)
       : arithmetic_(shape.scaled_source, shape.divisor, scalar),
         copies_(kOnlyCopied<Element> ||
                 is_copy(shape.num_sources, shape.scaled_source, shape.divisor)) {}
 
   /// Takes `words` of source `s`.
-  RW_HOST_DEVICE void take(std::uint32_t s, const std::uint64_t (&words)[kWords]) {
+  RW_INLINE RW_HOST_DEVICE void take(std::uint32_t s, const std::uint64_t (&words)[kWords]) {
     RW_UNROLL
     for (int w = 0; w < kWords; ++w) values_[w].word = words[w];
     if constexpr (!kOnlyCopied<Element>) {
@@ -81,7 +82,7 @@ class Combined {
     }
   }
   /// The result, in place of `words`.
-  RW_HOST_DEVICE void finish(std::uint64_t (&words)[kWords]) {
+  RW_INLINE RW_HOST_DEVICE void finish(std::uint64_t (&words)[kWords]) {
     if constexpr (!kOnlyCopied<Element>) {
       if (!copies_) {
         RW_UNROLL
@@ -110,21 +111,21 @@ class Combined {
 
 /// @return false when the block was told to stop
 template <typename Element, RedOp kOp, typename Block>
-RW_INLINE RW_HOST_DEVICE bool transfer_ll(Block& block, const FlaggedShape& shape,
-                                          const FlaggedPlace* places, std::uint64_t scalar) {
+RW_HOST_DEVICE bool transfer_ll(Block& block, const FlaggedShape& shape,
+                                const FlaggedLocation* locations, std::uint64_t scalar) {
   const std::uint32_t words = (shape.bytes + 7) / 8;
-  const FlaggedPlace* end = places + shape.num_sources + shape.num_destinations;
+  const FlaggedLocation* end = locations + shape.num_sources + shape.num_destinations;
   RW_ROLLED
   for (std::uint32_t w = block.thread(); w < words; w += block.size()) {
     Combined<Element, kOp, 1> combined(shape, scalar);
     std::uint64_t word[1] = {};
-    const FlaggedPlace* next = places;
+    const FlaggedLocation* next = locations;
     RW_ROLLED
     for (std::uint32_t s = 0; s < shape.num_sources; ++s) {
-      const FlaggedPlace place = *next++;
-      if (place.flag == 0) {
-        word[0] = load_word(block, place.data, w, shape.bytes);
-      } else if (!block.load_line(place.data + 16 * std::size_t{w}, place.flag, word[0])) {
+      const FlaggedLocation location = *next++;
+      if (location.flag == 0) {
+        word[0] = load_word(block, location.data, w, shape.bytes);
+      } else if (!block.load_line(location.data + 16 * std::size_t{w}, location.flag, word[0])) {
         return false;
       }
       combined.take(s, word);
@@ -132,11 +133,11 @@ RW_INLINE RW_HOST_DEVICE bool transfer_ll(Block& block, const FlaggedShape& shap
     combined.finish(word);
     RW_ROLLED
     while (next < end) {
-      const FlaggedPlace place = *next++;
-      if (place.flag != 0) {
-        block.store_line(place.data + 16 * std::size_t{w}, place.flag, word[0]);
-      } else if (place.data != nullptr) {
-        store_word(block, place.data, w, shape.bytes, word[0]);
+      const FlaggedLocation location = *next++;
+      if (location.flag != 0) {
+        block.store_line(location.data + 16 * std::size_t{w}, location.flag, word[0]);
+      } else if (location.data != nullptr) {
+        store_word(block, location.data, w, shape.bytes, word[0]);
       }
     }
   }
@@ -149,10 +150,9 @@ RW_INLINE RW_HOST_DEVICE bool transfer_ll(Block& block, const FlaggedShape& shap
 /// threads of a line go together.
 /// @return false when the block was told to stop
 template <typename Element, RedOp kOp, int kAtOnce, typename Block>
-RW_INLINE RW_HOST_DEVICE bool transfer_lines(Block& block, const FlaggedShape& shape,
-                                             const FlaggedPlace* places, std::uint64_t scalar,
-                                             std::uint32_t first, std::uint32_t stride,
-                                             std::uint32_t lines) {
+RW_HOST_DEVICE bool transfer_lines(Block& block, const FlaggedShape& shape,
+                                   const FlaggedLocation* locations, std::uint64_t scalar,
+                                   std::uint32_t first, std::uint32_t stride, std::uint32_t lines) {
   constexpr int kWords = 2 * Block::kPieces;  // of this thread, of a line
   const std::uint32_t end = (shape.bytes + 7) / 8;
   const std::uint32_t own = 2 * block.first_piece();
@@ -164,34 +164,35 @@ RW_INLINE RW_HOST_DEVICE bool transfer_lines(Block& block, const FlaggedShape& s
   };
   Combined<Element, kOp, kAtOnce * kWords> combined(shape, scalar);
   std::uint64_t words[kAtOnce * kWords] = {};
-  const FlaggedPlace* next = places;
+  const FlaggedLocation* next = locations;
   RW_ROLLED
   for (std::uint32_t s = 0; s < shape.num_sources; ++s) {
-    const FlaggedPlace place = *next++;
-    if (place.flag == 0) {
+    const FlaggedLocation location = *next++;
+    if (location.flag == 0) {
       RW_UNROLL
       for (int i = 0; i < kAtOnce * kWords; ++i) {
         const std::uint32_t w = word_of(i / kWords, i % kWords);
-        if (w < end) words[i] = load_word(block, place.data, w, shape.bytes);
+        if (w < end) words[i] = load_word(block, location.data, w, shape.bytes);
       }
-    } else if (!block.template load_pieces<kAtOnce>(place.data, first, stride, lines, place.flag,
-                                                    words)) {
+    } else if (!block.template load_pieces<kAtOnce>(location.data, first, stride, lines,
+                                                    location.flag, words)) {
       return false;
     }
     combined.take(s, words);
   }
   combined.finish(words);
-  const FlaggedPlace* last = places + shape.num_sources + shape.num_destinations;
+  const FlaggedLocation* last = locations + shape.num_sources + shape.num_destinations;
   RW_ROLLED
   while (next < last) {
-    const FlaggedPlace place = *next++;
-    if (place.flag != 0) {
-      block.template store_pieces<kAtOnce>(place.data, first, stride, lines, place.flag, words);
-    } else if (place.data != nullptr) {
+    const FlaggedLocation location = *next++;
+    if (location.flag != 0) {
+      block.template store_pieces<kAtOnce>(location.data, first, stride, lines, location.flag,
+                                           words);
+    } else if (location.data != nullptr) {
       RW_UNROLL
       for (int i = 0; i < kAtOnce * kWords; ++i) {
         const std::uint32_t w = word_of(i / kWords, i % kWords);
-        if (w < end) store_word(block, place.data, w, shape.bytes, words[i]);
+        if (w < end) store_word(block, location.data, w, shape.bytes, words[i]);
       }
     }
   }
@@ -200,8 +201,8 @@ RW_INLINE RW_HOST_DEVICE bool transfer_lines(Block& block, const FlaggedShape& s
 
 /// @return false when the block was told to stop
 template <typename Element, RedOp kOp, typename Block>
-RW_INLINE RW_HOST_DEVICE bool transfer_ll128(Block& block, const FlaggedShape& shape,
-                                             const FlaggedPlace* places, std::uint64_t scalar) {
+RW_HOST_DEVICE bool transfer_ll128(Block& block, const FlaggedShape& shape,
+                                   const FlaggedLocation* locations, std::uint64_t scalar) {
   constexpr int kAtOnce = sizeof(typename Element::Stored) == 1 && !kOnlyCopied<Element> ? 2 : 4;
   constexpr std::uint32_t kDataBytes = 8 * kLineWords;
   const std::uint32_t lines = (shape.bytes + kDataBytes - 1) / kDataBytes;
@@ -210,12 +211,12 @@ RW_INLINE RW_HOST_DEVICE bool transfer_ll128(Block& block, const FlaggedShape& s
   std::uint32_t first = block.thread() * Block::kPieces / 8;
   if (lines <= stride) {
     return block.group_first_line() >= lines ||
-           transfer_lines<Element, kOp, 1>(block, shape, places, scalar, first, stride, lines);
+           transfer_lines<Element, kOp, 1>(block, shape, locations, scalar, first, stride, lines);
   }
   RW_ROLLED
   for (std::uint32_t base = 0; base < lines; base += kAtOnce * stride, first += kAtOnce * stride) {
     if (base + block.group_first_line() >= lines) break;
-    if (!transfer_lines<Element, kOp, kAtOnce>(block, shape, places, scalar, first, stride,
+    if (!transfer_lines<Element, kOp, kAtOnce>(block, shape, locations, scalar, first, stride,
                                                lines)) {
       return false;
     }

@@ -1,16 +1,16 @@
 // The walk of a block over links whose data carries its flags: the walk with the least latency.
 //
 // Such data needs no separate signal: a word has arrived when its flag has. So in each round all
-// places of all steps are made ready at once, a thread each, and after one barrier the words of all
-// steps are moved with no barrier between: a thread has the same words of a block in every step. A
-// slot takes all chunks that a round sends over a link (pack.h), so within a round nobody waits for
-// room, and a schedule that the checker has accepted for bounded FIFOs cannot block. Before a round
-// the writer waits until the reader has begun the round kFlaggedSlots - 1 before it, which it can
-// without the writer's help.
+// locations of all steps are made ready at once, a thread each, and after one barrier the words of
+// all steps are moved with no barrier between: a thread has the same words of a block in every
+// step. A slot takes all chunks that a round sends over a link (pack.h), so within a round nobody
+// waits for room, and a schedule that the checker has accepted for bounded FIFOs cannot block.
+// Before a round the writer waits until the reader has begun the round kFlaggedSlots - 1 before it,
+// which it can without the writer's help.
 //
 // Counters of links count rounds. Everything that does not depend on them is done before the
 // prologue, while an earlier launch runs. The writer hears what was read in one round at the start
-// of the next: a launch does not end with something under way.
+// of the next: a launch does not end with data in flight.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +28,9 @@ namespace ropewalk::executor {
 /// copy, since all threads take the same branches.
 struct FlaggedStrand {
   const FlaggedStepRecord* steps = nullptr;
-  const FlaggedPlaceRecord* places = nullptr;
+  const FlaggedLocationRecord* locations = nullptr;
   std::uint32_t num_steps = 0;
-  std::uint32_t num_places = 0;
+  std::uint32_t num_locations = 0;
   // The program's ends, of which only what launches do not change counts: the counters are read,
   // and kept, where they lie in device memory.
   const SendEnd* sends = nullptr;
@@ -39,8 +39,8 @@ struct FlaggedStrand {
   std::uint32_t num_receive_ends = 0;  ///< the same
   // Room for the round at work.
   FlaggedShape* shapes = nullptr;    ///< by step
-  FlaggedPlace* at = nullptr;        ///< by place
-  FlaggedOrigin* origins = nullptr;  ///< by place
+  FlaggedLocation* at = nullptr;     ///< by location
+  FlaggedOrigin* origins = nullptr;  ///< by location
   std::uint32_t slot_stride = 0;
   std::uint32_t chunk_stride = 0;
   std::size_t begin = 0;  ///< as Strand's
@@ -72,9 +72,9 @@ class FlaggedWalk {
   RW_HOST_DEVICE void lay_out() {
     const unsigned thread = block_.thread();
     RW_ROLLED
-    for (std::uint32_t j = thread; j < strand_.num_places; j += block_.size()) {
-      const FlaggedPlaceRecord& record = strand_.places[j];
-      FlaggedPlace place;
+    for (std::uint32_t j = thread; j < strand_.num_locations; j += block_.size()) {
+      const FlaggedLocationRecord& record = strand_.locations[j];
+      FlaggedLocation location;
       FlaggedOrigin origin;
       if (record.end >= 0) {
         origin.rounds = record.sends ? &strand_.sends[record.end].kept->published
@@ -82,16 +82,16 @@ class FlaggedWalk {
         origin.memory = (record.sends ? strand_.sends[record.end].memory
                                       : strand_.receives[record.end].memory) +
                         std::size_t{record.chunk} * strand_.chunk_stride;
-      } else if (record.end != FlaggedPlaceRecord::kNone) {
+      } else if (record.end != FlaggedLocationRecord::kNone) {
         const FlaggedStepRecord& step = strand_.steps[record.step];
         const Slice slice = slice_of(strand_, step.part, round_);
-        const bool is_input = record.end == FlaggedPlaceRecord::kInput;
+        const bool is_input = record.end == FlaggedLocationRecord::kInput;
         const auto index =
             static_cast<std::size_t>(is_input ? step.input_index : step.output_index);
-        place.data = (is_input ? const_cast<std::byte*>(call_.input) : call_.output) +
-                     (index * call_.count + slice.begin) * call_.element_bytes;
+        location.data = (is_input ? const_cast<std::byte*>(call_.input) : call_.output) +
+                        (index * call_.count + slice.begin) * call_.element_bytes;
       }
-      strand_.at[j] = place;
+      strand_.at[j] = location;
       strand_.origins[j] = origin;
     }
     RW_ROLLED
@@ -100,7 +100,7 @@ class FlaggedWalk {
       FlaggedShape shape;
       shape.bytes = static_cast<std::uint32_t>(slice_of(strand_, step.part, round_).count *
                                                call_.element_bytes);
-      shape.first_place = step.first_place;
+      shape.first_location = step.first_location;
       shape.num_sources = step.num_sources;
       shape.num_destinations = step.num_destinations;
       if (call_.scaled) shape.scaled_source = step.own_input;
@@ -126,10 +126,10 @@ class FlaggedWalk {
       for (std::uint32_t s = 0; s < strand_.num_steps; ++s) {
         const FlaggedShape shape = strand_.shapes[s];
         if (shape.bytes == 0 || stopped_) continue;
-        const FlaggedPlace* places = strand_.at + shape.first_place;
+        const FlaggedLocation* locations = strand_.at + shape.first_location;
         stopped_ = kProtocol == Protocol::kLl
-                       ? !transfer_ll<Element, kOp>(block_, shape, places, call_.scalar)
-                       : !transfer_ll128<Element, kOp>(block_, shape, places, call_.scalar);
+                       ? !transfer_ll<Element, kOp>(block_, shape, locations, call_.scalar)
+                       : !transfer_ll128<Element, kOp>(block_, shape, locations, call_.scalar);
       }
       if (++round_ == strand_.rounds) return;
       block_.sync();
@@ -160,14 +160,14 @@ class FlaggedWalk {
       received_ = block_.load(&kept_receive_->received) + 1 + round_;
     }
     RW_ROLLED
-    for (std::uint32_t j = block_.thread(); j < strand_.num_places; j += block_.size()) {
+    for (std::uint32_t j = block_.thread(); j < strand_.num_locations; j += block_.size()) {
       const FlaggedOrigin origin = strand_.origins[j];
       if (origin.rounds == nullptr) continue;
       const auto turn = static_cast<std::uint32_t>(block_.load(origin.rounds)) + 1 + round_;
-      FlaggedPlace place;
-      place.data = origin.memory + std::size_t{(turn - 1) % kFlaggedSlots} * strand_.slot_stride;
-      place.flag = flag_of(turn);
-      strand_.at[j] = place;
+      FlaggedLocation location;
+      location.data = origin.memory + std::size_t{(turn - 1) % kFlaggedSlots} * strand_.slot_stride;
+      location.flag = flag_of(turn);
+      strand_.at[j] = location;
     }
   }
 
@@ -175,8 +175,8 @@ class FlaggedWalk {
   // there has been read.
   RW_HOST_DEVICE void post() {
     RW_ROLLED
-    for (std::uint32_t j = block_.thread(); j < strand_.num_places; j += block_.size()) {
-      const FlaggedPlaceRecord& record = strand_.places[j];
+    for (std::uint32_t j = block_.thread(); j < strand_.num_locations; j += block_.size()) {
+      const FlaggedLocationRecord& record = strand_.locations[j];
       if (!record.sends || strand_.sends[record.end].posts == nullptr) continue;
       const SendEnd& end = strand_.sends[record.end];
       Post post;

@@ -27,7 +27,7 @@
 namespace ropewalk::executor {
 
 /// Where an output lies: in which registered window, and how far from its start.
-struct OutputPlace {
+struct OutputLocation {
   std::uint64_t window = 0;  ///< its number; told modulo 2^16
   std::uint64_t offset = 0;  ///< bytes, below 2^48
 
@@ -35,12 +35,12 @@ struct OutputPlace {
   [[nodiscard]] constexpr std::uint64_t packed() const noexcept {
     return window << kOffsetBits | (offset & ((std::uint64_t{1} << kOffsetBits) - 1));
   }
-  [[nodiscard]] static constexpr OutputPlace unpacked(std::uint64_t word) noexcept {
+  [[nodiscard]] static constexpr OutputLocation unpacked(std::uint64_t word) noexcept {
     return {word >> kOffsetBits, word & ((std::uint64_t{1} << kOffsetBits) - 1)};
   }
 };
 
-/// Words of a handshake over one link: a place, and before the copies a tag.
+/// Words of a handshake over one link: a location, and before the copies a tag.
 inline constexpr int kHandshakeWords = 3;
 union HandshakeTag {
   CallTag tag;
@@ -56,7 +56,7 @@ struct HandshakeArgs {
   const SendEnd* sends = nullptr;
   const ReceiveEnd* receives = nullptr;
   std::uint32_t* entered = nullptr;  ///< 1 when the handshake before the copies ended well
-  std::uint64_t place = 0;           ///< OutputPlace::packed()
+  std::uint64_t location = 0;        ///< OutputLocation::packed()
   std::uint32_t num_peers = 0;
   std::uint32_t slot_stride = 0;  ///< bytes from slot to slot
   bool check_tags = true;
@@ -74,12 +74,12 @@ RW_HOST_DEVICE void run_handshake(Block& block, const HandshakeArgs& args) {
   const auto slot = [&](std::byte* memory, std::uint64_t turn) {
     return memory + (turn - 1) % kFlaggedSlots * args.slot_stride;
   };
-  // Peers must not take copies for done that may have gone to a wrong place.
+  // Peers must not take copies for done that may have gone to a wrong location.
   bool stopped = !args.enters && block.load(args.entered) == 0;
   // What the stream did before is over for the peers, too.
   block.fence_release();
   const HandshakeTag own = {args.tag};
-  const std::uint64_t words[kHandshakeWords] = {args.place, own.words[0], own.words[1]};
+  const std::uint64_t words[kHandshakeWords] = {args.location, own.words[0], own.words[1]};
   const int num_words = args.enters ? kHandshakeWords : 1;
   constexpr std::size_t kLine = 16;
   RW_ROLLED
@@ -118,10 +118,10 @@ RW_HOST_DEVICE void run_handshake(Block& block, const HandshakeArgs& args) {
       tag.words[1] = theirs[2];
       record.reason = static_cast<std::uint32_t>(StopReason::kMismatch);
       record.theirs = tag.tag;
-    } else if (theirs[0] != args.place) {
-      record.reason = static_cast<std::uint32_t>(StopReason::kWrongPlace);
+    } else if (theirs[0] != args.location) {
+      record.reason = static_cast<std::uint32_t>(StopReason::kWrongLocation);
       record.got = theirs[0];
-      record.expected = args.place;
+      record.expected = args.location;
     } else {
       continue;
     }

@@ -1,5 +1,5 @@
 // The handshakes around copies on threads of the host, over links in the host's memory: that copies
-// behind one are safe and those before one are there, and every way in which one ends early.
+// behind one are safe and those before one are there, and every reason for which one ends early.
 #include "executor/block/handshake.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ class HandshakeRanks {
     args.sends = rank.sends.data();
     args.receives = rank.receives.data();
     args.entered = rank.entered.get();
-    args.place = OutputPlace{3, 4096}.packed();
+    args.location = OutputLocation{3, 4096}.packed();
     args.num_peers = static_cast<std::uint32_t>(rank.sends.size());
     args.slot_stride = static_cast<std::uint32_t>(flagged_bytes(Protocol::kLl, shape().slot_bytes));
     args.enters = enters;
@@ -177,17 +177,17 @@ TEST(Handshake, NamesARankWhoseOutputLiesElsewhere) {
   HandshakeRanks job(3);
   job.on_all([&](int r) {
     HandshakeArgs args = job.args(r, 1, true);
-    if (r == 2) args.place = OutputPlace{3, 8192}.packed();
+    if (r == 2) args.location = OutputLocation{3, 8192}.packed();
     HandshakeRanks::run(args);
   });
   for (int r = 0; r < 3; ++r) {
-    ASSERT_EQ(job.reason(r), StopReason::kWrongPlace);
+    ASSERT_EQ(job.reason(r), StopReason::kWrongLocation);
     EXPECT_FALSE(job.entered(r));
   }
   EXPECT_EQ(job.stop(0).peer, 2);
-  EXPECT_EQ(OutputPlace::unpacked(job.stop(0).got).offset, 8192U);
-  EXPECT_EQ(OutputPlace::unpacked(job.stop(0).got).window, 3U);
-  EXPECT_EQ(OutputPlace::unpacked(job.stop(0).expected).offset, 4096U);
+  EXPECT_EQ(OutputLocation::unpacked(job.stop(0).got).offset, 8192U);
+  EXPECT_EQ(OutputLocation::unpacked(job.stop(0).got).window, 3U);
+  EXPECT_EQ(OutputLocation::unpacked(job.stop(0).expected).offset, 4096U);
 }
 
 TEST(Handshake, NamesARankWhoseCallDiffers) {
@@ -249,12 +249,12 @@ TEST(Handshake, NumbersGoOnFromOtherOperationsOfTheLinks) {
   });
 }
 
-TEST(Handshake, APlaceIsPackedIntoAWord) {
-  constexpr OutputPlace kPlace{0x1234, (std::uint64_t{1} << 47U) + 5};
-  constexpr OutputPlace kSame = OutputPlace::unpacked(kPlace.packed());
-  EXPECT_EQ(kSame.window, kPlace.window);
-  EXPECT_EQ(kSame.offset, kPlace.offset);
-  EXPECT_EQ(OutputPlace({0x1'0005, 1}).packed(), OutputPlace({5, 1}).packed());
+TEST(Handshake, ALocationIsPackedIntoAWord) {
+  constexpr OutputLocation kLocation{0x1234, (std::uint64_t{1} << 47U) + 5};
+  constexpr OutputLocation kSame = OutputLocation::unpacked(kLocation.packed());
+  EXPECT_EQ(kSame.window, kLocation.window);
+  EXPECT_EQ(kSame.offset, kLocation.offset);
+  EXPECT_EQ(OutputLocation({0x1'0005, 1}).packed(), OutputLocation({5, 1}).packed());
 }
 
 }  // namespace

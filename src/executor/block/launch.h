@@ -58,20 +58,20 @@ struct alignas(16) PackedProgram {
   }
 };
 
-/// A step as FlaggedWalk reads it. Its places follow each other: its operands, its output, then the
-/// links that it sends to.
+/// A step as FlaggedWalk reads it. Its locations follow each other: its operands, its output, then
+/// the links that it sends to.
 struct FlaggedStepRecord {
   std::int32_t part = 0;
   std::int32_t input_index = kNowhere;  ///< as StepRecord's
   std::int32_t output_index = kNowhere;
-  std::uint16_t first_place = 0;
+  std::uint16_t first_location = 0;
   std::uint16_t num_sources = 0;
   std::uint16_t num_destinations = 0;
   std::int16_t own_input = -1;  ///< which of the operands is this rank's input, or -1
   bool finished = false;
 };
 /// Where a step's data comes from, or goes to.
-struct FlaggedPlaceRecord {
+struct FlaggedLocationRecord {
   static constexpr std::int16_t kInput = -1;
   static constexpr std::int16_t kOutput = -2;
   static constexpr std::int16_t kNone = -3;
@@ -81,18 +81,19 @@ struct FlaggedPlaceRecord {
   bool sends = false;
   bool last = false;  ///< of a link's chunks that it sends
 };
-/// A Program for links whose data carries its flags: this header, the ends, the steps, the places.
+/// A Program for links whose data carries its flags: this header, the ends, the steps, the
+/// locations.
 struct alignas(16) FlaggedProgram {
   PackedEnds ends;
   std::uint32_t num_steps = 0;
-  std::uint32_t num_places = 0;
+  std::uint32_t num_locations = 0;
 
   [[nodiscard]] RW_HOST_DEVICE const FlaggedStepRecord* steps() const noexcept {
     return reinterpret_cast<const FlaggedStepRecord*>(receive_ends_of(this) +
                                                       ends.num_receive_ends);
   }
-  [[nodiscard]] RW_HOST_DEVICE const FlaggedPlaceRecord* places() const noexcept {
-    return reinterpret_cast<const FlaggedPlaceRecord*>(steps() + num_steps);
+  [[nodiscard]] RW_HOST_DEVICE const FlaggedLocationRecord* locations() const noexcept {
+    return reinterpret_cast<const FlaggedLocationRecord*>(steps() + num_steps);
   }
 };
 
@@ -115,14 +116,14 @@ enum class StopReason : std::uint32_t {
   kTimeout,
   kMismatch,
   kWrongSize,
-  kWrongPlace,  ///< of an output in its window (handshake.h)
+  kWrongLocation,  ///< of an output in its window (handshake.h)
 };
 struct StopRecord {
   std::uint32_t reason = 0;  ///< StopReason; stored last
   std::int32_t peer = -1;
-  CallTag own;  ///< kMismatch, kWrongPlace, and kTimeout of a collective; else of no elements
+  CallTag own;  ///< kMismatch, kWrongLocation, and kTimeout of a collective; else of no elements
   CallTag theirs;
-  std::uint64_t got = 0;  ///< kWrongSize: bytes; kWrongPlace: as OutputPlace packs them
+  std::uint64_t got = 0;  ///< kWrongSize: bytes; kWrongLocation: as OutputLocation packs them
   std::uint64_t expected = 0;
 };
 
@@ -244,9 +245,9 @@ struct ProgramRoom {
   std::uint32_t max_operands = 0;  ///< of any step
   std::uint32_t max_sends = 0;
   // Of the others.
-  std::uint32_t max_steps = 0;   ///< of any program
-  std::uint32_t max_places = 0;  ///< of any program
-  std::uint32_t max_ends = 0;    ///< of any program, in one direction; at most a block's threads
+  std::uint32_t max_steps = 0;      ///< of any program
+  std::uint32_t max_locations = 0;  ///< of any program
+  std::uint32_t max_ends = 0;       ///< of any program, in one direction; at most a block's threads
 };
 
 /// A collective: block b runs channel b. Divisions are made on the host: they take a GPU long.
@@ -277,7 +278,7 @@ struct LaunchArgs {
 static_assert(sizeof(LaunchArgs) <= 4096);
 
 /// An address in one round: in this rank's memory, or in a slot, with the flags beside its data.
-struct alignas(16) FlaggedPlace {
+struct alignas(16) FlaggedLocation {
   std::byte* data = nullptr;  ///< null: nowhere
   std::uint32_t flag = 0;     ///< 0: this rank's memory
 };
@@ -289,7 +290,7 @@ struct alignas(16) FlaggedOrigin {
 };
 struct alignas(16) FlaggedShape {
   std::uint32_t bytes = 0;
-  std::uint16_t first_place = 0;
+  std::uint16_t first_location = 0;
   std::uint16_t num_sources = 0;
   std::uint16_t num_destinations = 0;
   std::int16_t scaled_source = -1;
@@ -300,7 +301,7 @@ struct alignas(16) FlaggedShape {
 RW_HOST_DEVICE inline std::size_t shared_bytes(const LaunchArgs& args, Protocol protocol) {
   if (protocol != Protocol::kSimple) {
     return args.program_bytes + args.room.max_steps * sizeof(FlaggedShape) +
-           args.room.max_places * (sizeof(FlaggedPlace) + sizeof(FlaggedOrigin));
+           args.room.max_locations * (sizeof(FlaggedLocation) + sizeof(FlaggedOrigin));
   }
   return args.program_bytes + stage_bytes(args.room.max_operands, args.room.max_sends);
 }

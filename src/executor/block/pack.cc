@@ -67,7 +67,7 @@ class ChunkCounter {
 
 Piece flagged(const Program& program, BlockEnds& ends, PackedPrograms& packed) {
   std::vector<FlaggedStepRecord> steps;
-  std::vector<FlaggedPlaceRecord> places;
+  std::vector<FlaggedLocationRecord> locations;
   ChunkCounter received;
   ChunkCounter sent;
   for (const StepRecord& step : program.steps) {
@@ -76,55 +76,56 @@ Piece flagged(const Program& program, BlockEnds& ends, PackedPrograms& packed) {
     record.input_index = step.input_index;
     record.output_index = step.output_index;
     record.finished = step.finished;
-    record.first_place = static_cast<std::uint16_t>(places.size());
+    record.first_location = static_cast<std::uint16_t>(locations.size());
     record.num_sources = static_cast<std::uint16_t>(step.num_operands);
     record.num_destinations = static_cast<std::uint16_t>(step.num_sends + 1);
     const auto number = static_cast<std::uint16_t>(steps.size());
     for (std::uint32_t k = 0; k < step.num_operands; ++k) {
       const std::int32_t operand = program.operands[step.first_operand + k];
-      FlaggedPlaceRecord place;
-      place.step = number;
+      FlaggedLocationRecord location;
+      location.step = number;
       if (operand >= 0) {
-        place.end = static_cast<std::int16_t>(operand);
-        place.chunk = received.next(operand);
+        location.end = static_cast<std::int16_t>(operand);
+        location.chunk = received.next(operand);
       } else {
-        place.end = operand == kOwnInput ? FlaggedPlaceRecord::kInput : FlaggedPlaceRecord::kOutput;
+        location.end =
+            operand == kOwnInput ? FlaggedLocationRecord::kInput : FlaggedLocationRecord::kOutput;
         if (operand == kOwnInput) record.own_input = static_cast<std::int16_t>(k);
       }
-      places.push_back(place);
+      locations.push_back(location);
     }
-    FlaggedPlaceRecord output;
+    FlaggedLocationRecord output;
     output.step = number;
-    output.end = step.write_output ? FlaggedPlaceRecord::kOutput : FlaggedPlaceRecord::kNone;
-    places.push_back(output);
+    output.end = step.write_output ? FlaggedLocationRecord::kOutput : FlaggedLocationRecord::kNone;
+    locations.push_back(output);
     for (std::uint32_t k = 0; k < step.num_sends; ++k) {
       const auto end = static_cast<std::int32_t>(program.sends[step.first_send + k].end);
-      FlaggedPlaceRecord place;
-      place.step = number;
-      place.end = static_cast<std::int16_t>(end);
-      place.chunk = sent.next(end);
-      place.sends = true;
-      places.push_back(place);
+      FlaggedLocationRecord location;
+      location.step = number;
+      location.end = static_cast<std::int16_t>(end);
+      location.chunk = sent.next(end);
+      location.sends = true;
+      locations.push_back(location);
     }
     steps.push_back(record);
   }
   // The last chunk of each link that it sends.
   std::map<std::int16_t, bool> seen;
-  for (auto place = places.rbegin(); place != places.rend(); ++place) {
-    if (place->sends) place->last = seen.emplace(place->end, true).second;
+  for (auto location = locations.rbegin(); location != locations.rend(); ++location) {
+    if (location->sends) location->last = seen.emplace(location->end, true).second;
   }
   FlaggedProgram header;
   header.num_steps = static_cast<std::uint32_t>(steps.size());
-  header.num_places = static_cast<std::uint32_t>(places.size());
+  header.num_locations = static_cast<std::uint32_t>(locations.size());
   header.ends = count_ends(program, packed.room);
   packed.room.max_steps = std::max(packed.room.max_steps, header.num_steps);
-  packed.room.max_places = std::max(packed.room.max_places, header.num_places);
+  packed.room.max_locations = std::max(packed.room.max_locations, header.num_locations);
   packed.max_chunks = std::max({packed.max_chunks, sent.most(), received.most()});
   Piece piece;
   piece.put(&header, 1);
   put_ends(program, ends, piece);
   piece.put(steps.data(), steps.size());
-  piece.put(places.data(), places.size());
+  piece.put(locations.data(), locations.size());
   return piece;
 }
 

@@ -92,14 +92,14 @@ RW_HOST_DEVICE void copy_bytes(Block& block, const BlockTransfer& transfer, std:
   const std::byte* source = transfer.sources[0].data;
   const std::size_t stride = block.size();
   std::uintptr_t addresses = reinterpret_cast<std::uintptr_t>(source);
-  std::uint32_t places = 0;
+  std::uint32_t kept = 0;
   for (std::uint32_t d = 0; d < transfer.what.num_destinations; ++d) {
     const std::byte* to = transfer.destinations[d].data;
     if (to == nullptr || to == source) continue;
     addresses |= reinterpret_cast<std::uintptr_t>(to);
-    ++places;
+    ++kept;
   }
-  if (places == 0) return;
+  if (kept == 0) return;
   const std::size_t packs = addresses % sizeof(Pack) == 0 ? bytes / sizeof(Pack) : 0;
   for (std::size_t first = block.thread(); first < packs; first += kAtOnce * stride) {
     Pack in[kAtOnce] = {};

@@ -101,9 +101,9 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
                                 std::byte* shared) {
   std::byte* room = shared;
   const auto take = [&](std::size_t bytes) {
-    std::byte* place = room;
+    std::byte* begin = room;
     room += bytes;
-    return place;
+    return begin;
   };
   std::byte* program = take(args.program_bytes);
   // This load runs while an earlier launch may still be running; the ends' counters, which that
@@ -147,16 +147,17 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     FlaggedStrand strand;
     lay_share(strand, args, channel);
     strand.steps = packed->steps();
-    strand.places = packed->places();
+    strand.locations = packed->locations();
     strand.num_steps = packed->num_steps;
-    strand.num_places = packed->num_places;
+    strand.num_locations = packed->num_locations;
     strand.sends = send_ends_of(packed);
     strand.receives = receive_ends_of(packed);
     strand.num_send_ends = packed->ends.num_send_ends;
     strand.num_receive_ends = packed->ends.num_receive_ends;
     strand.shapes =
         reinterpret_cast<FlaggedShape*>(take(args.room.max_steps * sizeof(FlaggedShape)));
-    strand.at = reinterpret_cast<FlaggedPlace*>(take(args.room.max_places * sizeof(FlaggedPlace)));
+    strand.at =
+        reinterpret_cast<FlaggedLocation*>(take(args.room.max_locations * sizeof(FlaggedLocation)));
     strand.origins = reinterpret_cast<FlaggedOrigin*>(room);
     strand.slot_stride = args.slot_stride;
     strand.chunk_stride = args.chunk_stride;
@@ -179,9 +180,9 @@ struct MessageShared {
   alignas(16) std::byte stages[stage_bytes(1, 1)];
   // Of the others.
   FlaggedStepRecord flagged_step;
-  FlaggedPlaceRecord places[3];
+  FlaggedLocationRecord locations[3];
   FlaggedShape shape;
-  FlaggedPlace at[3];
+  FlaggedLocation at[3];
   FlaggedOrigin origins[3];
 };
 
@@ -275,9 +276,9 @@ RW_HOST_DEVICE void run_flagged_message(Block& block, const MessageArgs& args,
                                         MessageShared& shared) {
   FlaggedStrand strand;
   strand.steps = &shared.flagged_step;
-  strand.places = shared.places;
+  strand.locations = shared.locations;
   strand.num_steps = 1;
-  strand.num_places = message.sends ? 3 : 2;
+  strand.num_locations = message.sends ? 3 : 2;
   strand.sends = &shared.send_end;
   strand.receives = &shared.receive_end;
   strand.num_send_ends = message.sends ? 1 : 0;
@@ -297,14 +298,14 @@ RW_HOST_DEVICE void run_flagged_message(Block& block, const MessageArgs& args,
       shared.receive_end = static_cast<const ReceiveEnd*>(message.ends)[channel];
     }
     shared.flagged_step = step;
-    FlaggedPlaceRecord place;
-    place.end = message.sends ? FlaggedPlaceRecord::kInput : std::int16_t{0};
-    shared.places[0] = place;
-    place.end = message.sends ? FlaggedPlaceRecord::kNone : FlaggedPlaceRecord::kOutput;
-    shared.places[1] = place;
-    place.end = 0;
-    place.sends = place.last = true;
-    shared.places[2] = place;
+    FlaggedLocationRecord location;
+    location.end = message.sends ? FlaggedLocationRecord::kInput : std::int16_t{0};
+    shared.locations[0] = location;
+    location.end = message.sends ? FlaggedLocationRecord::kNone : FlaggedLocationRecord::kOutput;
+    shared.locations[1] = location;
+    location.end = 0;
+    location.sends = location.last = true;
+    shared.locations[2] = location;
   }
   const MessageShare share = share_of(message, channel);
   strand.begin = share.begin;

@@ -46,9 +46,9 @@ RW_HOST_DEVICE inline BlockStage* lay_stages(std::byte* memory, std::uint32_t op
   auto* stages = reinterpret_cast<BlockStage*>(memory);
   memory += kStages * sizeof(BlockStage);
   const auto take = [&](std::size_t bytes) {
-    std::byte* place = memory;
+    std::byte* begin = memory;
     memory += bytes;
-    return place;
+    return begin;
   };
   for (std::uint32_t i = 0; i < kStages; ++i) {
     BlockStage stage;

@@ -1,4 +1,4 @@
-// Work of a stream that is noted once, and started any number of times.
+// Work of a stream that is captured once and launched any number of times.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,32 +23,32 @@ class CapturedGraph {
   CapturedGraph(const CapturedGraph&) = delete;
   CapturedGraph& operator=(const CapturedGraph&) = delete;
 
-  /// What is enqueued on the stream from now on is noted and does not run. Forgets what was
-  /// captured before.
+  /// Captures what is enqueued on the stream from now on, instead of running it. Discards the
+  /// earlier capture.
   void begin() {
     forget();
-    // Relaxed: what a call sets up when it is made for the first time is made at once.
+    // Relaxed: a call's first use may allocate, which other modes forbid during a capture.
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed),
-               "starting to capture");
+               "cudaStreamBeginCapture");
     capturing_ = true;
   }
   void end() {
     capturing_ = false;
-    check_cuda(cudaStreamEndCapture(stream_, &graph_), "ending to capture");
+    check_cuda(cudaStreamEndCapture(stream_, &graph_), "cudaStreamEndCapture");
   }
-  /// Makes it ready to be launched.
+  /// Instantiates the graph.
   void load() {
-    check_cuda(cudaGraphInstantiate(&launched_, graph_, 0), "making a graph");
+    check_cuda(cudaGraphInstantiate(&launched_, graph_, 0), "cudaGraphInstantiate");
     cudaGraphDestroy(std::exchange(graph_, nullptr));
-    check_cuda(cudaGraphUpload(launched_, stream_), "loading a graph");
-    check_cuda(cudaStreamSynchronize(stream_), "loading a graph");
+    check_cuda(cudaGraphUpload(launched_, stream_), "cudaGraphUpload");
+    check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize (cudaGraphUpload)");
   }
-  /// Enqueues all of it.
-  void launch() { check_cuda(cudaGraphLaunch(launched_, stream_), "starting a graph"); }
+  /// Launches the graph on the stream.
+  void launch() { check_cuda(cudaGraphLaunch(launched_, stream_), "cudaGraphLaunch"); }
 
-  /// Ends an open capture, and drops what was captured. What was launched goes on.
+  /// Ends an open capture, and discards it. Launched work continues.
   void forget() noexcept {
-    // A capture that an error has ended all the same says so again.
+    // A capture that an error ended returns that error here.
     if (std::exchange(capturing_, false) && cudaStreamEndCapture(stream_, &graph_) != cudaSuccess) {
       cudaGetLastError();
     }

@@ -8,22 +8,23 @@ namespace {
 
 constexpr std::uint64_t kPatienceNs = 10'000'000;
 
-__global__ void answer(volatile ClockQuestions* place, unsigned questions) {
+__global__ void answer(volatile ClockQuestions* mailbox, unsigned questions) {
   for (std::uint64_t number = 1; number <= questions; ++number) {
     const std::uint64_t since = CudaBlock::clock_ns();
-    while (place->asked < number) {
+    while (mailbox->asked < number) {
       if (CudaBlock::clock_ns() - since > kPatienceNs) return;
     }
-    place->clock_ns = CudaBlock::clock_ns();
+    mailbox->clock_ns = CudaBlock::clock_ns();
     __threadfence_system();
-    place->answered = number;
+    mailbox->answered = number;
   }
 }
 
 }  // namespace
 
-cudaError_t answer_clock_questions(ClockQuestions* place, unsigned questions, cudaStream_t stream) {
-  answer<<<1, 1, 0, stream>>>(place, questions);
+cudaError_t answer_clock_questions(ClockQuestions* mailbox, unsigned questions,
+                                   cudaStream_t stream) {
+  answer<<<1, 1, 0, stream>>>(mailbox, questions);
   return cudaGetLastError();
 }
 

@@ -13,7 +13,7 @@ namespace ropewalk::executor {
 
 class CudaBlock {
  public:
-  /// `tag`: of the collective, for peers that wait; a message has none.
+  /// `tag`: the collective's, which waiting peers compare; a message has none.
   __device__ CudaBlock(const LaunchLinks& links, const CallTag* tag) : links_(links), tag_(tag) {}
 
   __device__ unsigned thread() const { return threadIdx.x; }
@@ -47,7 +47,7 @@ class CudaBlock {
   }
   __device__ static bool any_of_warp(bool value) { return __any_sync(0xffffffffU, value) != 0; }
 
-  // ---- data. Volatile: another GPU may have written it, and L1 caches do not hear of that. ----
+  // ---- data. Volatile: another GPU may have written it, and L1 caches are not coherent. ----
   template <typename T>
   __device__ T load(const T* from) const {
     return *const_cast<const volatile T*>(from);
@@ -71,7 +71,7 @@ class CudaBlock {
   }
 
   // ---- ll lines ----
-  /// The word of a line, once it is there. @return false when the block must stop
+  /// Waits for a line and loads its word. @return false when the block must stop
   __device__ bool load_line(const std::byte* line, std::uint32_t flag, std::uint64_t& word) {
     return wait([&] {
       const Pack pack = load(reinterpret_cast<const Pack*>(line));
@@ -86,7 +86,7 @@ class CudaBlock {
                  : "memory");
   }
 
-  // ---- lines of ll128: a piece of sixteen bytes for each of eight threads, a warp votes ----
+  // ---- lines of ll128: eight threads load 16 bytes each, and the warp votes on the flags ----
   static constexpr int kPieces = 1;
   __device__ unsigned first_piece() const { return threadIdx.x % 8; }
   /// The first line of this thread's warp, in a round of lines.
@@ -117,7 +117,7 @@ class CudaBlock {
   __device__ void store_pieces(std::byte* slot, std::uint32_t first, std::uint32_t stride,
                                std::uint32_t lines, std::uint32_t flag,
                                const std::uint64_t (&words)[2 * kLines]) const {
-    __syncwarp();  // the eight threads of a line store at once
+    __syncwarp();  // so that the eight threads of a line store together
     RW_UNROLL
     for (int i = 0; i < kLines; ++i) {
       const std::uint32_t line = first + i * stride;
@@ -129,8 +129,8 @@ class CudaBlock {
     }
   }
 
-  /// A launch may begin while the one before it ends (start() of comm/cuda): what that one wrote is
-  /// there only after this.
+  /// A launch may begin while the previous one ends (start() of comm/cuda): what the previous one
+  /// wrote is visible only after this.
   __device__ static void prologue() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -158,7 +158,7 @@ class CudaBlock {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
   }
 
-  // ---- tags: sixteen bytes that move at once ----
+  // ---- tags: sixteen bytes, loaded and stored by one instruction ----
   __device__ CallTag load_tag(const CallTag* from) const {
     union {
       Pack pack;
@@ -188,12 +188,12 @@ class CudaBlock {
     std::uint64_t since = 0;
     RW_ROLLED
     for (unsigned turn = 1; !condition(); ++turn) {
-      // A look at the host's memory takes microseconds: once in so many turns.
+      // Reading host memory takes microseconds: only every Nth turn.
       if (turn % kTurns == 0 && (since = look_round(since)) == kStop) return condition();
     }
     return true;
   }
-  /// As wait(), of a whole warp with a condition that its threads agree on.
+  /// As wait(), by a whole warp, with a condition that has the same value in all its threads.
   template <typename Condition>
   __device__ bool wait_together(Condition&& condition) {
     std::uint64_t since = 0;
@@ -206,18 +206,18 @@ class CudaBlock {
     return true;
   }
   RW_NOINLINE __device__ void stop(const StopRecord& record) {
-    StopRecord* place = &links_.control->stop;
-    if (atomicCAS_system(&place->reason, 0U, static_cast<std::uint32_t>(StopReason::kAborted)) !=
+    StopRecord* stop = &links_.control->stop;
+    if (atomicCAS_system(&stop->reason, 0U, static_cast<std::uint32_t>(StopReason::kAborted)) !=
         0U) {
-      return;  // another thread was first
+      return;  // another thread has stopped the call
     }
-    place->peer = record.peer;
-    place->own = record.own;
-    place->theirs = record.theirs;
-    place->got = record.got;
-    place->expected = record.expected;
+    stop->peer = record.peer;
+    stop->own = record.own;
+    stop->theirs = record.theirs;
+    stop->got = record.got;
+    stop->expected = record.expected;
     __threadfence_system();
-    *const_cast<volatile std::uint32_t*>(&place->reason) = record.reason;
+    *const_cast<volatile std::uint32_t*>(&stop->reason) = record.reason;
     *const_cast<volatile std::uint32_t*>(&links_.control->abort) = 1;
     __threadfence_system();
   }
@@ -226,8 +226,8 @@ class CudaBlock {
   __device__ static const Pack* piece(const std::byte* slot, std::uint32_t line) {
     return reinterpret_cast<const Pack*>(slot + line * kLine128Bytes) + threadIdx.x % 8;
   }
-  // For a thread that has waited since `since` (0: not for long): kStop when it must not go on,
-  // else since when it waits.
+  // For a thread that waits since `since` (0: it has just begun). @return kStop if it must stop,
+  // else the time since when it waits
   RW_NOINLINE __device__ std::uint64_t look_round(std::uint64_t since) {
     if (*const_cast<const volatile std::uint32_t*>(&links_.control->abort) != 0) return kStop;
     StopRecord record;

@@ -1,4 +1,4 @@
-// CUDA's errors as Ropewalk's.
+// Translates CUDA errors to Error.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,20 +7,20 @@
 
 namespace ropewalk::executor {
 
-/// @throws Error kCuda with `tried` and CUDA's own words
+/// @throws Error kCuda with `tried` and CUDA's error string
 inline void check_cuda(cudaError_t result, const char* tried) {
   if (result == cudaSuccess) return;
-  // The runtime keeps the last error for the next question; it has been answered here.
+  // Clears the runtime's last error, which this call reports.
   cudaGetLastError();
   throw Error(Errc::kCuda, "{}: {}", tried, cudaGetErrorString(result));
 }
 
-/// Makes `device` current in this thread while it lives.
+/// Makes `device` current in this thread during its lifetime.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {
-    check_cuda(cudaGetDevice(&before_), "asking for the current device");
-    if (before_ != device) check_cuda(cudaSetDevice(device), "changing the current device");
+    check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
+    if (before_ != device) check_cuda(cudaSetDevice(device), "cudaSetDevice");
     changed_ = before_ != device;
   }
   ~CurrentDevice() {
@@ -34,12 +34,12 @@ class CurrentDevice {
   bool changed_ = false;
 };
 
-/// Lets this thread take memory and copy while it captures a graph, while it lives: what a call
-/// needs when it is made for the first time is made at once, and is no part of the graph.
+/// During its lifetime this thread may allocate and copy although it captures a graph: what a call
+/// allocates at its first use is then allocated at once, and is not captured.
 class RelaxedCapture {
  public:
   RelaxedCapture() {
-    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "changing the capture mode");
+    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode");
   }
   ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
   RelaxedCapture(const RelaxedCapture&) = delete;

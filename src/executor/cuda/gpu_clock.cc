@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// An answer over PCIe takes some microseconds; the quickest one tells the clock best.
+// An answer over PCIe takes some microseconds; the fastest one has the smallest error.
 constexpr unsigned kQuestions = 16;
 constexpr std::chrono::milliseconds kPatience{100};
 
@@ -22,18 +22,19 @@ constexpr std::chrono::milliseconds kPatience{100};
 GpuClock::GpuClock() : memory_(sizeof(ClockQuestions)) {}
 
 std::optional<GpuClock::Reading> GpuClock::read() {
-  // A kernel that did not answer last time still has the memory.
+  // A kernel that did not answer last time may still use the memory.
   if (cudaStreamQuery(stream_.get()) != cudaSuccess) {
     (void)cudaGetLastError();
     return std::nullopt;
   }
-  auto* place = new (memory_.data()) ClockQuestions;
-  check_cuda(answer_clock_questions(place, kQuestions, stream_.get()), "reading the GPU's clock");
+  auto* mailbox = new (memory_.data()) ClockQuestions;
+  check_cuda(answer_clock_questions(mailbox, kQuestions, stream_.get()),
+             "kernel launch (GPU clock)");
   const auto give_up = steady_clock::now() + kPatience;
   std::optional<Reading> best;
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
-  const std::atomic_ref asked(place->asked);
-  const std::atomic_ref answered(place->answered);
+  const std::atomic_ref asked(mailbox->asked);
+  const std::atomic_ref answered(mailbox->answered);
   for (std::uint64_t number = 1; number <= kQuestions; ++number) {
     const std::uint64_t before = ticks();
     asked.store(number);
@@ -43,7 +44,7 @@ std::optional<GpuClock::Reading> GpuClock::read() {
     const std::uint64_t took = ticks() - before;
     if (took >= least) continue;
     least = took;
-    best = Reading{std::atomic_ref(place->clock_ns).load(), before + took / 2};
+    best = Reading{std::atomic_ref(mailbox->clock_ns).load(), before + took / 2};
   }
   return best;
 }

@@ -1,4 +1,4 @@
-// The clock that a GPU's kernels read (%globaltimer), beside the host's.
+// Reads a GPU's clock (%globaltimer) and the host's at the same moment.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ class GpuClock {
 
   struct Reading {
     std::uint64_t device_ns = 0;
-    std::uint64_t ticks = 0;  ///< core/ticks.h; within some microseconds
+    std::uint64_t ticks = 0;  ///< of core/ticks.h, accurate to some microseconds
   };
-  /// By a kernel of one thread on a stream of its own. Takes no memory, and waits for no other
-  /// kernel's end.
+  /// Uses a kernel of one thread on a stream of its own. Allocates nothing, and does not wait for
+  /// other kernels.
   /// @return nothing if the kernel did not answer within 100 ms
   /// @throws Error kCuda
   std::optional<Reading> read();

@@ -5,8 +5,8 @@
 namespace ropewalk::executor {
 namespace {
 
-// Few registers, since it waits beside computations: kernels of 384 threads with 168 registers, as
-// matrix products on Hopper are, leave 1024 of a multiprocessor's.
+// Few registers, since it waits beside other kernels: matrix products on Hopper have 384 threads
+// with 168 registers, which leaves 1024 registers of a multiprocessor.
 #if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 4)
 #define RW_FEW_REGISTERS __maxnreg__(32)
 #else

@@ -7,7 +7,7 @@ namespace ropewalk::executor {
 /// (block/handshake.h).
 const void* cuda_handshake_kernel();
 
-/// A warp: it finds a place beside the blocks of most computations.
+/// One warp: it fits on a multiprocessor beside the blocks of most other kernels.
 inline constexpr unsigned kHandshakeThreads = 32;
 
 }  // namespace ropewalk::executor

@@ -17,9 +17,9 @@ using KernelRow = std::array<ProtocolKernels, 4>;
 
 template <DataType kType>
 KernelRow kernels_of();
-/// What copies.
+/// Kernels that only copy.
 ProtocolKernels copy_kernels();
-/// What carries messages.
+/// Kernels of messages.
 KernelPair message_kernels();
 
 }  // namespace ropewalk::executor

@@ -1,5 +1,5 @@
-// Streams, events and pinned memory that end with their owner. A stream and an event belong to the
-// device that is current when they are made.
+// Owners of streams, events and pinned memory. A stream or event belongs to the device that is
+// current when it is created.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,10 @@ namespace ropewalk::executor {
 
 class Stream {
  public:
-  Stream() { check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream"); }
+  Stream() {
+    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+               "cudaStreamCreateWithFlags");
+  }
   ~Stream() { cudaStreamDestroy(stream_); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -24,9 +27,10 @@ class Stream {
 
 class Event {
  public:
-  /// @param flags as cudaEventCreateWithFlags: cudaEventDisableTiming for one that only orders
+  /// @param flags as cudaEventCreateWithFlags: cudaEventDisableTiming for an event that only orders
+  /// work
   explicit Event(unsigned flags = cudaEventDefault) {
-    check_cuda(cudaEventCreateWithFlags(&event_, flags), "making an event");
+    check_cuda(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreateWithFlags");
   }
   ~Event() { cudaEventDestroy(event_); }
   Event(const Event&) = delete;
@@ -37,12 +41,12 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Host memory that all GPUs see at its own address.
+/// Pinned host memory, at the same address on all GPUs.
 class PinnedBuffer {
  public:
   explicit PinnedBuffer(std::size_t bytes) {
     check_cuda(cudaHostAlloc(&data_, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
-               "taking pinned memory");
+               "cudaHostAlloc");
   }
   ~PinnedBuffer() { cudaFreeHost(data_); }
   PinnedBuffer(const PinnedBuffer&) = delete;

@@ -1,13 +1,13 @@
-#include "executor/cuda/pattern.h"
-
 #include <cuda_runtime.h>
+
+#include "executor/cuda/pattern.h"
 
 namespace ropewalk::executor {
 namespace {
 
 constexpr unsigned kThreads = 128;
 
-// Volatile: what a peer stores or loads, no cache of this GPU may keep back.
+// Volatile: this GPU's caches must neither hold back nor serve words that a peer loads or stores.
 __global__ void store_words(volatile std::uint64_t* to, std::size_t words, std::uint64_t seed) {
   for (std::size_t i = threadIdx.x; i < words; i += kThreads) to[i] = pattern_word(seed, i);
   __threadfence_system();
@@ -24,13 +24,14 @@ __global__ void count_words(const volatile std::uint64_t* from, std::size_t word
 
 }  // namespace
 
-cudaError_t store_pattern(std::uint64_t* to, std::size_t words, std::uint64_t seed, cudaStream_t stream) {
+cudaError_t store_pattern(std::uint64_t* to, std::size_t words, std::uint64_t seed,
+                          cudaStream_t stream) {
   store_words<<<1, kThreads, 0, stream>>>(to, words, seed);
   return cudaGetLastError();
 }
 
 cudaError_t count_wrong_words(const std::uint64_t* from, std::size_t words, std::uint64_t seed,
-                       unsigned* wrong, cudaStream_t stream) {
+                              unsigned* wrong, cudaStream_t stream) {
   count_words<<<1, kThreads, 0, stream>>>(from, words, seed, wrong);
   return cudaGetLastError();
 }

@@ -1,4 +1,4 @@
-// Kernels that try a path between two GPUs: one stores a pattern over it, the other loads it.
+// Kernels that test a path between two GPUs: one stores a pattern over it, the other loads it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,11 +19,12 @@ RW_HOST_DEVICE inline std::uint64_t pattern_word(std::uint64_t seed, std::uint64
   return z ^ (z >> 31U);
 }
 
-/// Enqueues stores of the pattern by this GPU, visible to all when the kernel has ended.
+/// Enqueues a kernel that stores the pattern; visible to all GPUs and the host when it has ended.
 cudaError_t store_pattern(std::uint64_t* to, std::size_t words, std::uint64_t seed,
                           cudaStream_t stream);
 
-/// Enqueues loads by this GPU. Adds the number of wrong words to `wrong`, which it reaches.
+/// Enqueues a kernel that loads the pattern and adds the number of wrong words to `wrong`, which
+/// this GPU must be able to access.
 cudaError_t count_wrong_words(const std::uint64_t* from, std::size_t words, std::uint64_t seed,
                               unsigned* wrong, cudaStream_t stream);
 

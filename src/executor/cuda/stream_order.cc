@@ -14,9 +14,9 @@ Capture capture_on(cudaStream_t stream) {
   const cudaError_t asked =
       cudaStreamGetCaptureInfo_v2(stream, &status, &capture.number, &capture.graph);
 #endif
-  check_cuda(asked, "asking a stream whether it captures");
+  check_cuda(asked, "cudaStreamGetCaptureInfo");
   if (status == cudaStreamCaptureStatusNone) return {};
-  // Of a capture that an error has ended nothing is known but that it goes on.
+  // Of a capture that an error invalidated, CUDA says only that it is still open.
   if (status == cudaStreamCaptureStatusInvalidated) return {~0ULL, nullptr};
   return capture;
 }
@@ -27,18 +27,18 @@ Capture StreamOrder::follow(cudaStream_t stream) {
     captured_ = true;
     return capture;
   }
-  // The last stream itself may be gone by now, and another one have its address.
+  // The last stream may have been destroyed, and another one may have its address.
   unsigned long long id = 0;
-  check_cuda(cudaStreamGetId(stream, &id), "asking for a stream's number");
+  check_cuda(cudaStreamGetId(stream, &id), "cudaStreamGetId");
   if (marked_ && id != last_stream_) {
-    check_cuda(cudaStreamWaitEvent(stream, last_.get(), 0), "ordering two streams");
+    check_cuda(cudaStreamWaitEvent(stream, last_.get(), 0), "cudaStreamWaitEvent");
   }
   last_stream_ = id;
   return {};
 }
 
 void StreamOrder::mark(cudaStream_t stream) {
-  check_cuda(cudaEventRecord(last_.get(), stream), "marking a stream");
+  check_cuda(cudaEventRecord(last_.get(), stream), "cudaEventRecord");
   marked_ = true;
 }
 
@@ -50,8 +50,9 @@ bool StreamOrder::has_run() const {
 }
 
 void StreamOrder::wait_until_idle() const {
-  if (marked_) check_cuda(cudaEventSynchronize(last_.get()), "waiting for the last operation");
-  if (captured_) check_cuda(cudaDeviceSynchronize(), "waiting for graphs");
+  if (marked_)
+    check_cuda(cudaEventSynchronize(last_.get()), "cudaEventSynchronize (the last operation)");
+  if (captured_) check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize (graphs)");
 }
 
 }  // namespace ropewalk::executor

@@ -1,4 +1,4 @@
-// Operations of one communicator run in the order of their calls, on whatever streams.
+// Keeps a communicator's operations in the order of their calls across streams.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,9 +7,9 @@
 
 namespace ropewalk::executor {
 
-/// A capture that is open on a stream.
+/// An open capture on a stream.
 struct Capture {
-  unsigned long long number = 0;  ///< 0: none is open; no two captures of a process have the same
+  unsigned long long number = 0;  ///< 0: none is open; unique in the process
   cudaGraph_t graph = nullptr;
 };
 Capture capture_on(cudaStream_t stream);
@@ -17,24 +17,24 @@ Capture capture_on(cudaStream_t stream);
 /// Threads: one at a time. Its device is current in every call, and when it is made.
 class StreamOrder {
  public:
-  /// Makes what is enqueued on `stream` next run after all that was marked, unless `stream`
-  /// captures: a graph's own order holds within it, and what is captured is not to be marked.
+  /// Makes the next work on `stream` run after all marked operations, unless `stream` captures: a
+  /// graph has its own order, and captured operations must not be marked.
   Capture follow(cudaStream_t stream);
-  /// What was just enqueued on `stream` is the last operation.
+  /// Marks the work just enqueued on `stream` as the last operation.
   void mark(cudaStream_t stream);
-  /// Everything that was enqueued has run, apart from graphs.
+  /// Whether all marked operations have run, graphs excepted.
   [[nodiscard]] bool has_run() const;
-  /// Everything has run. False when graphs have operations, of which nothing is known.
+  /// Whether all operations have run. False if graphs have any, since their state is unknown.
   [[nodiscard]] bool idle() const { return !captured_ && has_run(); }
   void wait_until_idle() const;
-  /// What was captured and marked so far is over.
+  /// Declares all operations so far, captured ones too, as finished.
   void forget() noexcept { captured_ = marked_ = false; }
 
  private:
   Event last_{cudaEventDisableTiming};
-  unsigned long long last_stream_ = 0;  // its number: streams may be gone when the next is used
+  unsigned long long last_stream_ = 0;  // CUDA's stream id, since its handle may be reused
   bool marked_ = false;
-  bool captured_ = false;  // operations went into graphs
+  bool captured_ = false;  // some operations were captured
 };
 
 }  // namespace ropewalk::executor

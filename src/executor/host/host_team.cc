@@ -56,14 +56,14 @@ void HostTeam::taken_back(const ReceiveEnd& link) {
 
 void HostTeam::transfer_any(Strand& strand, const Call& call, Transfer transfer) {
   const bool to_output = strand.destinations[0].data != nullptr;
-  std::uint32_t places = 0;
+  std::uint32_t kept = 0;
   for (std::uint32_t d = 0; d < transfer.num_destinations; ++d) {
     if (strand.destinations[d].data != nullptr) {
-      strand.destinations[places++] = strand.destinations[d];
+      strand.destinations[kept++] = strand.destinations[d];
     }
   }
-  if (places == 0) return;
-  transfer.num_destinations = places;
+  if (kept == 0) return;
+  transfer.num_destinations = kept;
   for (std::uint32_t s = 0; s < transfer.num_sources; ++s) {
     if (strand.sources[s].process != 0) {
       transfer_remote(strand, call, transfer, to_output);
@@ -170,8 +170,8 @@ void HostTeam::foresee(Strand& strand, const Call& call, const StepRecord& step,
   if (bytes < kPostedAhead || !is_shared(strand, call, bytes) || !is_plain(step, call)) return;
   const std::int32_t operand = strand.operand(step.first_operand);
   if (operand < 0 || step.num_sends != 0) return;
-  ahead_ = {&strand.receive_end(operand), call.output + place_of(call, step.output_index, slice),
-            bytes};
+  ahead_ = {&strand.receive_end(operand),
+            call.output + slice_offset(call, step.output_index, slice), bytes};
 }
 
 void HostTeam::copy_looking_ahead(const NextReceive& ahead, std::byte* destination,

@@ -65,14 +65,15 @@ class HostTeam {
   void expect(Strand& strand, const Call& call, const StepRecord& step,
               Slice slice) const noexcept {
     const std::size_t bytes = slice.count * call.element_bytes;
-    const bool plain = bytes >= kPlaceBytes && is_plain(step, call);
+    const bool plain = bytes >= kPostedBytes && is_plain(step, call);
     for (std::uint32_t k = 0; k < step.num_operands; ++k) {
       const std::int32_t operand = strand.operand(step.first_operand + k);
       if (operand < 0) continue;
       ReceiveEnd& link = strand.receive_end(operand);
-      link.place = plain && !has_come(link) ? call.output + place_of(call, step.output_index, slice)
-                                            : nullptr;
-      link.place_bytes = bytes;
+      link.destination = plain && !has_come(link)
+                             ? call.output + slice_offset(call, step.output_index, slice)
+                             : nullptr;
+      link.destination_bytes = bytes;
     }
   }
 
@@ -224,7 +225,7 @@ class HostTeam {
   static constexpr std::uint64_t kReadAhead = 4;
   static constexpr std::uint64_t kOwnAhead = 8;
   // From here on a copy is worth sparing.
-  static constexpr std::size_t kPlaceBytes = 4096;
+  static constexpr std::size_t kPostedBytes = 4096;
   // Of shorter pieces of a cold output the fence behind them costs more than they save.
   static constexpr std::size_t kStreamedBytes = 4096;
   // Inline data that lies in the flag's own line.

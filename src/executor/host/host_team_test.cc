@@ -261,8 +261,8 @@ class PassingOn : public ::testing::Test {
 
 TEST_F(PassingOn, AChunkThatIsWaitedForIsWantedInTheOutput) {
   EXPECT_FALSE(walk(team_, strand_, call_));
-  EXPECT_EQ(in_.place, output_.data());
-  EXPECT_EQ(in_.place_bytes, output_.size());
+  EXPECT_EQ(in_.destination, output_.data());
+  EXPECT_EQ(in_.destination_bytes, output_.size());
 }
 
 // Its destination must not be used for the chunk after it, which the link may hold already: it
@@ -270,13 +270,13 @@ TEST_F(PassingOn, AChunkThatIsWaitedForIsWantedInTheOutput) {
 TEST_F(PassingOn, AChunkThatWaitsForRoomIsWantedNowhere) {
   out_.published = shape_.slots;
   EXPECT_FALSE(walk(team_, strand_, call_));
-  EXPECT_EQ(in_.place, output_.data());
+  EXPECT_EQ(in_.destination, output_.data());
   SlotHeader* slot = in_.header(1);
   slot->kind = SlotKind::kStaged;
   slot->bytes = static_cast<std::uint32_t>(output_.size());
   slot->sequence = 1;
   EXPECT_FALSE(walk(team_, strand_, call_));
-  EXPECT_EQ(in_.place, nullptr);
+  EXPECT_EQ(in_.destination, nullptr);
 }
 
 }  // namespace

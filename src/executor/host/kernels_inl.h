@@ -76,9 +76,9 @@ struct AnyOp {
 template <class E, class D>
 HWY_INLINE hn::Vec<D> load(D d, const void* source, std::size_t i, std::size_t n) {
   const hn::Rebind<typename E::Stored, D> ds;
-  const auto* place = static_cast<const typename E::Stored*>(source) + i;
-  if (n > 0) return E::decode(d, hn::MaskedLoad(hn::FirstN(ds, n), ds, place));
-  return E::decode(d, hn::LoadU(ds, place));
+  const auto* address = static_cast<const typename E::Stored*>(source) + i;
+  if (n > 0) return E::decode(d, hn::MaskedLoad(hn::FirstN(ds, n), ds, address));
+  return E::decode(d, hn::LoadU(ds, address));
 }
 
 /// y = x_0 op x_1 op ... at element i, for kSources sources (0: known at run time).
@@ -141,11 +141,11 @@ struct Outputs {
     const auto stored = E::encode(ds, y);
     const std::size_t num = kDestinations > 0 ? kDestinations : num_destinations;
     for (std::size_t k = 0; k < num; ++k) {
-      auto* place = static_cast<typename E::Stored*>(destinations[k]) + i;
+      auto* address = static_cast<typename E::Stored*>(destinations[k]) + i;
       if (n > 0) {
-        hn::BlendedStore(stored, hn::FirstN(ds, n), ds, place);
+        hn::BlendedStore(stored, hn::FirstN(ds, n), ds, address);
       } else {
-        hn::StoreU(stored, ds, place);
+        hn::StoreU(stored, ds, address);
       }
     }
   }

@@ -85,9 +85,9 @@ std::uint32_t encode(FloatFormat f, double value) {
   return sign | std::min(code, overflow);
 }
 
-std::uint64_t load_bits(const std::byte* place, std::size_t size) {
+std::uint64_t load_bits(const std::byte* address, std::size_t size) {
   std::uint64_t bits = 0;
-  std::memcpy(&bits, place, size);  // little-endian, as every machine this runs on
+  std::memcpy(&bits, address, size);  // little-endian, as every machine this runs on
   return bits;
 }
 
@@ -329,17 +329,17 @@ void expect_combined(const KernelCase& c, const std::vector<std::vector<std::uin
   const std::size_t size = size_of(c.type);
   const std::size_t count = rows[0].size();
   std::vector<std::vector<std::byte>> sources;
-  std::vector<const void*> places;
+  std::vector<const void*> addresses;
   for (const auto& row : rows) {
     std::vector<std::byte> bytes(count * size);
     for (std::size_t i = 0; i < count; ++i) std::memcpy(bytes.data() + i * size, &row[i], size);
     sources.push_back(std::move(bytes));
   }
-  for (const auto& source : sources) places.push_back(source.data());
+  for (const auto& source : sources) addresses.push_back(source.data());
   std::vector<std::byte> result(count * size);
   void* const destination = result.data();
   CombineArgs args = args_of(c);
-  args.sources = places;
+  args.sources = addresses;
   args.destinations = {&destination, 1};
   args.count = count;
   combine(args);

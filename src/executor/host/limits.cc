@@ -282,12 +282,12 @@ std::optional<ProcessRead> measure_process_read(Seconds budget) {
 // ---- TCP over loopback --------------------------------------------------------------------------
 
 bool receive_all(int fd, void* data, std::size_t bytes) {
-  auto* place = static_cast<char*>(data);
+  auto* next = static_cast<char*>(data);
   while (bytes > 0) {
-    const ssize_t received = recv(fd, place, bytes, 0);
+    const ssize_t received = recv(fd, next, bytes, 0);
     if (received < 0 && errno == EINTR) continue;
     if (received <= 0) return false;
-    place += received;
+    next += received;
     bytes -= static_cast<std::size_t>(received);
   }
   return true;

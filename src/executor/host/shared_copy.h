@@ -11,7 +11,7 @@
 // claimed, and the reader returns only when all that was claimed is written. A writer may be
 // stopped (SIGSTOP) between its claim and its system call, and the reader give up waiting for it,
 // by deadline or abort: the reader then takes back the destination, and a writer that goes on looks
-// at it before each call in a way that leaves no gap (core/guarded_write.h). A call that the system
+// at it before each call without a gap (core/guarded_write.h). A call that the system
 // has begun is waited for, as the system does not stop within it. A link whose copy was given up is
 // not used again.
 #pragma once

@@ -14,7 +14,7 @@ constexpr std::size_t kLeastBytes = 512;
 }  // namespace
 
 DeviceBlocks::~DeviceBlocks() {
-  // A graph that outlives the communicator lets go of an empty block, in a thread of CUDA's that
+  // A graph that outlives the communicator releases an empty block, in a thread of CUDA that
   // may not free memory.
   for (const std::shared_ptr<DeviceBlock>& block : blocks_) block->release();
 }
@@ -37,8 +37,9 @@ std::shared_ptr<DeviceBlock> DeviceBlocks::copy(std::span<const std::byte> bytes
   }
   executor::check_cuda(cudaMemcpyAsync(block->data(), bytes.data(), bytes.size(),
                                        cudaMemcpyHostToDevice, stream_.get()),
-                       "writing to device memory");
-  executor::check_cuda(cudaStreamSynchronize(stream_.get()), "writing to device memory");
+                       "cudaMemcpyAsync (to the device)");
+  executor::check_cuda(cudaStreamSynchronize(stream_.get()),
+                       "cudaStreamSynchronize (copying to the device)");
   return block;
 }
 
@@ -56,11 +57,11 @@ void hold_in_graph(cudaGraph_t graph, std::vector<std::shared_ptr<DeviceBlock>> 
       cudaUserObjectCreate(
           &object, held.get(), [](void* given) { delete static_cast<Blocks*>(given); }, 1,
           cudaUserObjectNoDestructorSync),
-      "making an object of a graph");
+      "cudaUserObjectCreate");
   (void)held.release();
   const cudaError_t given = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
   if (given != cudaSuccess) cudaUserObjectRelease(object, 1);
-  executor::check_cuda(given, "giving a graph what it uses");
+  executor::check_cuda(given, "cudaGraphRetainUserObject");
 }
 
 }  // namespace ropewalk::link

@@ -1,8 +1,9 @@
 // Small pieces of device memory that kernels only read: schedules, ends of links.
 //
-// A piece that nobody holds any more is used again, once the kernels that may read it have ended;
-// none is freed before its communicator, since freeing waits for the GPU. So the memory of programs
-// that change schedules for ever is bounded. A CUDA graph holds the pieces of what it captured.
+// A piece without an owner is reused once the kernels that may read it have ended. No piece is
+// freed before its communicator, since freeing waits for the GPU. So memory stays bounded also
+// where an application keeps changing schedules. A CUDA graph owns the pieces that its kernels
+// read.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,7 +30,7 @@ class DeviceBlock {
   DeviceMemory memory_;
 };
 
-/// Threads: one at a time; blocks are let go in any thread. Its device is current in every call.
+/// Threads: one at a time; any thread may release blocks. Its device is current in every call.
 class DeviceBlocks {
  public:
   /// @param order  of the kernels that read the blocks; outlives this
@@ -46,7 +47,7 @@ class DeviceBlocks {
     return copy(std::as_bytes(std::span(values)));
   }
 
-  /// Device memory that all blocks take, in use or not.
+  /// Bytes of device memory of all blocks, in use or not.
   [[nodiscard]] std::size_t bytes() const noexcept;
 
  private:
@@ -57,7 +58,7 @@ class DeviceBlocks {
   std::vector<std::shared_ptr<DeviceBlock>> blocks_;
 };
 
-/// Lets the graph hold the blocks, until it and all that was made of it are destroyed.
+/// Makes the graph an owner of the blocks, until it and all graphs made from it are destroyed.
 /// @throws Error kCuda
 void hold_in_graph(cudaGraph_t graph, std::vector<std::shared_ptr<DeviceBlock>> blocks);
 

@@ -12,14 +12,14 @@ using executor::Protocol;
 
 constexpr std::size_t kGranuleBytes = 128;
 constexpr std::size_t kLlSlot = kFlaggedSlotBytes;
-// Of ll128, with one peer; more peers share it. A multiple of a line's 120 bytes.
+// Slot size of ll128 with one peer; several peers share it. A multiple of a line's 120 bytes.
 constexpr std::size_t kLl128Slot = std::size_t{512} * 8 * executor::kLineWords;
 constexpr std::size_t kLargestSlot = std::size_t{512} << 10;
-// Of all peers together, unless one of them was given more.
+// Limit of the slots of all peers together, unless the setting gives more to one peer.
 constexpr std::size_t kMostWindowBytes = std::size_t{256} << 20;
-// Through the host's memory beside other links, whatever those have.
+// Slot bytes of the links through host memory that run beside links between GPUs.
 constexpr std::uint32_t kHybridSlot = std::uint32_t{128} << 10;
-// Pinned memory is dearer than that of a GPU.
+// Windows in pinned memory are smaller by this factor: it is scarcer than GPU memory.
 constexpr std::size_t kHostWindowShare = 2;
 
 std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol); }
@@ -60,7 +60,7 @@ DevicePeers::Layouts DeviceLinks::layouts(const Config& config, const DevicePeer
   device.all_ranks = peers.size();
   device.channels = kChannels;
   device.shapes[index(Protocol::kLl)] = flagged_shape(kLlSlot);
-  // Without lines that arrive whole there is no ll128.
+  // ll128 needs 128-byte lines that arrive whole.
   device.shapes[index(Protocol::kLl128)] =
       flagged_shape(peers.access().whole_lines() ? ll128_slot(ranks) : 0);
   std::size_t budget = config.bytes(Setting::kDeviceWindow);
@@ -69,14 +69,14 @@ DevicePeers::Layouts DeviceLinks::layouts(const Config& config, const DevicePeer
   device.shapes[index(Protocol::kSimple)] = simple_shape(budget, ranks, slots);
   WindowLayout host = device;
   host.ranks = 2;
-  host.all_ranks = 0;  // boards lie beside it
+  host.all_ranks = 0;  // tag boards are separate
   host.shapes[index(Protocol::kLl128)] = flagged_shape(0);
   host.shapes[index(Protocol::kSimple)] = simple_shape(budget / kHostWindowShare, ranks, slots);
-  // Where no pair has access, all links are as these.
+  // Where no pair has access, all links go through host memory.
   if (!peers.access().any() && !peers.access().missing().empty()) device.shapes = host.shapes;
-  // Of a pair of ranks of different hosts. Every rank has one for each rank of another.
+  // For a pair of ranks on different hosts: every rank has one for each rank of another host.
   WindowLayout mapped = host;
-  mapped.all_ranks = 1;  // a board for the other's tags
+  mapped.all_ranks = 1;  // a board for the peer's tags
   const auto far = static_cast<std::size_t>(std::max(1, peers.size() - 1));
   const std::size_t window = config.bytes(Setting::kDeviceWindow);
   mapped.shapes[index(Protocol::kSimple)] =
@@ -101,7 +101,7 @@ DeviceLinks::DeviceLinks(const DevicePeers& peers, const DevicePeers::Layouts& l
       blocks_(blocks),
       rank_(peers.rank()),
       control_(control) {
-  // What the links are like may have turned out when the windows were tried.
+  // The trial of the windows may have changed which kind of link a pair has.
   if (!peers.access().any() && !peers.access().missing().empty()) {
     layout_.shapes = host_layout_.shapes;
   }

@@ -90,7 +90,7 @@ void DeviceMappedWindows::try_stores(bootstrap::Bootstrap& bootstrap, cudaStream
   for (std::size_t r = 0; r < ends_.size(); ++r) {
     if (!fit[r]) ends_[r] = {};
   }
-  windows_.keep(bootstrap, fit);  // all have read, and cleared
+  windows_.keep(bootstrap, fit);  // after all ranks have read and cleared the pattern
   for (std::size_t r = 0; r < ends_.size(); ++r) {
     if (!windows_.between(static_cast<int>(r))) ends_[r] = {};
   }

@@ -1,8 +1,8 @@
-// Mapped windows (link/mapped_windows.h) as a GPU reaches them: kernels store into the other
-// hosts' windows, and wait for what comes into their own.
+// Mapped windows (link/mapped_windows.h) as a GPU accesses them: kernels store into the windows of
+// other hosts, and poll their own.
 //
-// Whether a GPU's stores arrive is tried before use: each GPU stores a pattern into every peer's
-// window, which the peer's GPU finds in it. A pair for which that fails is linked by the network.
+// A trial before use checks that a GPU's stores arrive: each GPU stores a pattern into every peer's
+// window, and the peer's GPU checks it there. A pair that fails uses the network.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,7 +22,7 @@ namespace ropewalk::link {
 /// Threads: one at a time. Its device is current in every call.
 class DeviceMappedWindows {
  public:
-  /// Collective. @param layout of the two windows of a pair: rank 0 in it is the lower one
+  /// Collective. @param layout of the two windows of a pair: its rank 0 is the lower rank
   DeviceMappedWindows(bootstrap::Bootstrap& bootstrap, MappedWindows::Drivers drivers,
                       std::vector<int> host_of_rank, const WindowLayout& layout,
                       cudaStream_t stream, Deadline deadline);
@@ -32,14 +32,14 @@ class DeviceMappedWindows {
   [[nodiscard]] bool between(int peer) const noexcept { return windows_.between(peer); }
   /// @pre between(peer)
   [[nodiscard]] WindowSides sides(int peer) const;
-  /// Where this rank leaves its tags for a peer, and finds the peer's.
+  /// Where this rank writes its tags for a peer, and where it reads the peer's.
   [[nodiscard]] std::byte* their_board(int peer) const;
   [[nodiscard]] const std::byte* own_board(int peer) const;
-  /// Of a slot of a protocol's links.
+  /// Bytes of a slot of a protocol's links.
   [[nodiscard]] std::size_t slot_bytes(executor::Protocol protocol) const noexcept {
     return layout_.shapes[static_cast<std::size_t>(protocol)].slot_bytes;
   }
-  /// Memory of the host that other hosts write.
+  /// Bytes of host memory that other hosts write.
   [[nodiscard]] std::size_t bytes() const noexcept;
 
  private:
@@ -53,7 +53,7 @@ class DeviceMappedWindows {
   int rank_;
   WindowLayout layout_;
   MappedWindows windows_;
-  std::vector<End> ends_;  // let go before the windows
+  std::vector<End> ends_;  // destroyed before the windows
 };
 
 }  // namespace ropewalk::link

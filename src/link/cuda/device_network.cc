@@ -13,9 +13,9 @@ namespace {
 constexpr std::size_t kPage = 4096;
 // Enough for the links of a ring and of a tree of hosts.
 constexpr std::size_t kBlockBytes = std::size_t{64} << 20;
-// Of the slots of one link.
+// Bytes of the slots of one link.
 constexpr std::uint32_t kLinkBytes = std::uint32_t{1} << 20;
-// Beside host memory's links.
+// Tags of these links at connecting; host memory's links have 0.
 constexpr std::uint32_t kTag = 1;
 constexpr std::uint32_t kFlaggedTag = 2;
 

@@ -1,6 +1,6 @@
-// The network links of a rank's GPU: FIFOs in pinned memory of the host, which kernels write and
-// read and threads move over a transport. Channels are shared out among the threads, as one core
-// copies less than a GPU's link to the host carries.
+// The network links of a rank's GPU: FIFOs in pinned host memory. Kernels write and read them, and
+// threads move the data over a transport. The threads divide the channels among them, since one
+// core copies less than a GPU's link to the host carries.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,9 @@
 
 namespace ropewalk::link {
 
-/// Pinned memory that all GPUs see at its own address, in pieces that are never given back. Taken
-/// in large blocks, the first at once: taking more later may wait for a kernel.
+/// Pinned memory that all GPUs see at its own address, in pieces that are never freed. It is
+/// allocated in large blocks, the first by the constructor: later allocations may wait for a
+/// kernel.
 ///
 /// Threads: one at a time.
 class PinnedPool {
@@ -45,18 +46,18 @@ class PinnedPool {
 class DeviceNetwork {
  public:
   static constexpr int kChannels = 16;
-  /// Of its links, between so many ranks.
+  /// Options of the links between so many ranks.
   static executor::FifoShape shape_for(int ranks);
   [[nodiscard]] executor::FifoShape shape() const { return shape_for(ranks_); }
 
   struct Options {
-    /// Called once for each thread: a transport is used by one at a time.
+    /// Called once for each thread: only one thread uses a transport.
     std::function<std::unique_ptr<transport::Transport>()> make_transport;
     bool seals = false;
-    bool has_ll = false;                   ///< links have the protocol ll beside simple
-    executor::Traffic* traffic = nullptr;  ///< where links count what they send; null: nowhere
-    int threads = 1;             ///< for long data, at least 1; other ranks may have other numbers
-    std::vector<int> cpus = {};  ///< for the threads; empty: any
+    bool has_ll = false;                   ///< links also have the protocol ll
+    executor::Traffic* traffic = nullptr;  ///< counts what links send; null: not counted
+    int threads = 1;                       ///< for long data, at least 1; may differ between ranks
+    std::vector<int> cpus = {};            ///< for the threads; empty: any
   };
 
   /// `bootstrap` outlives this.
@@ -65,29 +66,29 @@ class DeviceNetwork {
   DeviceNetwork(bootstrap::Bootstrap& bootstrap, const Rails& rails, const Options& options,
                 const std::function<void(const Error&)>& on_error);
 
-  /// The ends of the link to (from) a rank of another host, of protocol simple or ll; they may be
-  /// used at once, and connect meanwhile. @throws Error kCuda, kSystem, kPeerLost
+  /// The ends of the link to (from) a rank of another host, of protocol simple or ll. They may be
+  /// used before they are connected. @throws Error kCuda, kSystem, kPeerLost
   executor::SendEnd send_end(executor::Protocol protocol, int channel, int peer);
   executor::ReceiveEnd receive_end(executor::Protocol protocol, int channel, int peer);
   /// For launches: LaunchLinks::network_tag and network_board; null without ll.
   [[nodiscard]] executor::CallTag* own_tag() const noexcept { return own_tag_; }
   [[nodiscard]] const executor::CallTag* board() const noexcept { return board_; }
 
-  /// Waits until all that kernels have published has gone. @return false when it has not in time
+  /// Waits until everything that kernels published has been sent. @return false at the deadline
   bool drain(Deadline deadline);
 
   /// Kernels that use links are about to start.
   void wake() noexcept {
     for (auto& thread : threads_) thread->wake();
   }
-  /// What links could not be moved for, of the first thread that has such.
+  /// The first thread's error that stopped a link.
   [[nodiscard]] std::optional<Error> failure() const;
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// Pinned memory of the host.
+  /// Bytes of pinned host memory.
   [[nodiscard]] std::size_t memory_bytes() const noexcept { return pool_.bytes(); }
 
  private:
-  // Links of ll have a thread of their own, the last: long chunks do not delay them.
+  // The last thread serves the links of ll alone, so that long chunks do not delay them.
   ProgressThread& thread_of(executor::Protocol protocol, int channel) {
     if (protocol == executor::Protocol::kLl) return *threads_.back();
     return *threads_[static_cast<std::size_t>(channel % simple_threads_)];

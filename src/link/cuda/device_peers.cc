@@ -19,22 +19,22 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 
-// What a rank tells the others before it knows how they are reached.
+// What a rank sends to all others before the kinds of links are known.
 struct Facts {
   std::uint64_t process = 0;  // Runtime::token()
-  std::int32_t device = -1;   // as its process numbers it
+  std::int32_t device = -1;   // number in its own process
   char bus_id[20] = {};
   cudaUUID_t uuid{};
 };
-// Its window.
-struct Place {
+// A rank's window in device memory, as sent to the others.
+struct WindowRecord {
   std::uint64_t address = 0;  // in its process
   std::uint64_t bytes = 0;
   cudaIpcMemHandle_t handle{};
   char fault[160] = {};
 };
 
-// What each rank says, by rank.
+// The records of all ranks, by rank.
 template <typename T>
 std::vector<T> gathered(bootstrap::Bootstrap& bootstrap, const T& own) {
   std::vector<T> all(static_cast<std::size_t>(bootstrap.size()));
@@ -66,17 +66,17 @@ class Windows {
   std::map<std::uint64_t, std::weak_ptr<DeviceMemory>> windows_ RW_GUARDED_BY(mutex_);
 };
 
-// What this GPU can do with that of another rank, by what CUDA says.
+// What CUDA reports about access from this GPU to another rank's.
 PeerAccess::View view_of(const Facts& facts, int device) {
   int theirs = -1;
   if (cudaDeviceGetByPCIBusId(&theirs, facts.bus_id) != cudaSuccess) {
     cudaGetLastError();
-    return {1, 0};  // hidden from this process: opening its window will tell
+    return {1, 0};  // not visible to this process: opening its window will show
   }
   if (theirs == device) return {1, 1};
   int can = 0;
   int atomics = 0;
-  executor::check_cuda(cudaDeviceCanAccessPeer(&can, device, theirs), "asking for peer access");
+  executor::check_cuda(cudaDeviceCanAccessPeer(&can, device, theirs), "cudaDeviceCanAccessPeer");
   // Lines of 128 bytes arrive whole over NVLink, which also carries atomics, as PCIe does not.
   const cudaError_t asked =
       cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device, theirs);
@@ -90,7 +90,7 @@ void enable_peer_access(int device) {
   if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
     cudaGetLastError();
   } else {
-    executor::check_cuda(enabled, "enabling peer access");
+    executor::check_cuda(enabled, "cudaDeviceEnablePeerAccess");
   }
 }
 
@@ -108,10 +108,9 @@ DevicePeers::DevicePeers(bootstrap::Bootstrap& bootstrap, const Config& config,
   facts.process = process;
   facts.device = device;
   executor::check_cuda(cudaDeviceGetPCIBusId(facts.bus_id, sizeof facts.bus_id, device),
-                       "naming the GPU");
+                       "cudaDeviceGetPCIBusId");
   cudaDeviceProp properties{};
-  executor::check_cuda(cudaGetDeviceProperties(&properties, device),
-                       "asking for a GPU's properties");
+  executor::check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   facts.uuid = properties.uuid;
   std::map<int, int> on_host;
   for (int r = 0; r < size_; ++r) {
@@ -122,7 +121,7 @@ DevicePeers::DevicePeers(bootstrap::Bootstrap& bootstrap, const Config& config,
   const std::vector<Facts> all = gathered(bootstrap, facts);
   for (const Facts& one : all) {
     const auto sharing = std::ranges::count_if(all, [&](const Facts& other) {
-      // Hosts may be told to be several (HOST_ID): then they share GPUs, too.
+      // Where HOST_ID divides one host, several "hosts" share a GPU.
       return std::memcmp(&one.uuid, &other.uuid, sizeof one.uuid) == 0;
     });
     most_on_one_gpu_ = std::max(most_on_one_gpu_, static_cast<int>(sharing));
@@ -152,7 +151,7 @@ DevicePeers::DevicePeers(bootstrap::Bootstrap& bootstrap, const Config& config,
   }
 }
 
-// Every rank's views, and what follows from them.
+// Gathers every rank's views, and derives the relation from them.
 void DevicePeers::agree(bootstrap::Bootstrap& bootstrap) {
   const auto n = static_cast<std::size_t>(size_);
   std::vector<PeerAccess::View> all(n * n);
@@ -170,7 +169,7 @@ void DevicePeers::open_windows(bootstrap::Bootstrap& bootstrap, const Layouts& l
     open_device_windows(bootstrap, layouts.device, stream);
     try_windows(bootstrap, stream);
   } else if (size_ == 1 || access_.missing().empty()) {
-    // Nobody to share with: ranks of other hosts alone.
+    // No other rank on this host.
     open_device_windows(bootstrap, layouts.device, stream);
   }
   if (!access_.missing().empty()) open_host_windows(bootstrap, layouts, deadline);
@@ -179,49 +178,52 @@ void DevicePeers::open_windows(bootstrap::Bootstrap& bootstrap, const Layouts& l
 void DevicePeers::open_device_windows(bootstrap::Bootstrap& bootstrap, const WindowLayout& layout,
                                       cudaStream_t stream) {
   const std::size_t bytes = layout.bytes();
-  Place own;
+  WindowRecord own;
   own.bytes = bytes;
-  // Each rank finds its own faults; then all hear of the first.
+  // Each rank reports its own failure; then all throw the first one.
   const auto note = [&own](const Error& error) {
     std::string_view(error.what()).copy(own.fault, sizeof own.fault - 1);
   };
-  const auto tell_faults = [&](const std::vector<Place>& places) {
-    for (std::size_t r = 0; r < places.size(); ++r) {
-      if (places[r].fault[0] != '\0') {
-        throw Error(Errc::kCuda, "rank {}: {}", r, places[r].fault);
+  const auto tell_faults = [&](const std::vector<WindowRecord>& records) {
+    for (std::size_t r = 0; r < records.size(); ++r) {
+      if (records[r].fault[0] != '\0') {
+        throw Error(Errc::kCuda, "rank {}: {}", r, records[r].fault);
       }
     }
   };
   try {
     own_ = std::make_shared<DeviceMemory>(bytes);
-    // Done before any peer is told where the window is.
-    executor::check_cuda(cudaMemsetAsync(own_->data(), 0, bytes, stream), "clearing the window");
-    executor::check_cuda(cudaStreamSynchronize(stream), "clearing the window");
-    executor::check_cuda(cudaIpcGetMemHandle(&own.handle, own_->data()), "sharing the window");
+    // The window is ready before any peer learns its address.
+    executor::check_cuda(cudaMemsetAsync(own_->data(), 0, bytes, stream),
+                         "cudaMemsetAsync (a window)");
+    executor::check_cuda(cudaStreamSynchronize(stream),
+                         "cudaStreamSynchronize (clearing a window)");
+    executor::check_cuda(cudaIpcGetMemHandle(&own.handle, own_->data()),
+                         "cudaIpcGetMemHandle (a window)");
     own.address = reinterpret_cast<std::uint64_t>(own_->data());
     Windows::of_process().add(own_);
   } catch (const Error& error) {
     note(error);
   }
-  const std::vector<Place> places = gathered(bootstrap, own);
-  tell_faults(places);
+  const std::vector<WindowRecord> records = gathered(bootstrap, own);
+  tell_faults(records);
   try {
     for (int r = 0; r < size_; ++r) {
-      const Place& place = places[static_cast<std::size_t>(r)];
+      const WindowRecord& record = records[static_cast<std::size_t>(r)];
       Peer& peer = peers_[static_cast<std::size_t>(r)];
-      if (place.bytes != bytes) {
+      if (record.bytes != bytes) {
         throw Error(
             Errc::kInvalidUsage,
             "rank {} has a window of {} bytes, rank {} of {}: ROPEWALK_DEVICE_WINDOW differs", r,
-            place.bytes, rank_, bytes);
+            record.bytes, rank_, bytes);
       }
       if (!reaches(r)) continue;
       if (peer.same_process) {
-        peer.shared = r == rank_ ? own_ : Windows::of_process().find(place.address);
+        peer.shared = r == rank_ ? own_ : Windows::of_process().find(record.address);
         peer.window = peer.shared->data();
       } else {
         try {
-          peer.opened = OpenedMemory(place.handle);
+          peer.opened = OpenedMemory(record.handle);
           peer.window = peer.opened.data();
         } catch (const Error& error) {
           log::warn("rank {}: the window of rank {} goes through the host's memory: {}", rank_, r,
@@ -264,7 +266,7 @@ void DevicePeers::try_windows(bootstrap::Bootstrap& bootstrap, cudaStream_t stre
   }
   executor::check_cuda(cudaStreamSynchronize(stream), what);
   bootstrap.barrier(kNoDeadline);
-  // What the others have stored here, and what this rank has stored there.
+  // Checks what peers stored here, and loads back what this rank stored there.
   const executor::PinnedBuffer counts(sizeof(unsigned) * 2 * peers_.size());
   auto* const wrong = static_cast<unsigned*>(counts.data());
   std::fill_n(wrong, 2 * peers_.size(), 0U);
@@ -291,9 +293,10 @@ void DevicePeers::try_windows(bootstrap::Bootstrap& bootstrap, cudaStream_t stre
         rank_, r, kWords, wrong[2 * i], wrong[2 * i + 1]);
     views_[i] = {};
   }
-  agree(bootstrap);  // all have read
-  executor::check_cuda(cudaMemsetAsync(own_->data(), 0, cleared, stream), "clearing the window");
-  executor::check_cuda(cudaStreamSynchronize(stream), "clearing the window");
+  agree(bootstrap);  // all ranks have read
+  executor::check_cuda(cudaMemsetAsync(own_->data(), 0, cleared, stream),
+                       "cudaMemsetAsync (a window)");
+  executor::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize (clearing a window)");
   for (int r = 0; r < size_; ++r) {
     if (reaches(r)) continue;
     Peer& peer = peers_[static_cast<std::size_t>(r)];
@@ -332,7 +335,7 @@ std::unique_ptr<PinnedMemory> DevicePeers::share_on_host(bootstrap::Bootstrap& b
                                                          std::size_t window_bytes,
                                                          Deadline deadline) {
   const std::vector<int> near = ranks_of_this_host();
-  const int first = near.front();  // makes the memory
+  const int first = near.front();  // allocates the memory
   struct Offer {
     std::uint64_t window_bytes = 0;
     char server[33] = {};
@@ -380,7 +383,8 @@ void DevicePeers::open_host_windows(bootstrap::Bootstrap& bootstrap, const Layou
   for (const RankPair& pair : access_.missing()) {
     if (on_this_host(pair.first)) pairs.push_back(pair);
   }
-  // The boards of all, then two windows for each pair. Perhaps only another host has such pairs.
+  // The tag boards of all ranks, then two windows for each pair without access. A host may have no
+  // such pair.
   const std::size_t board_bytes =
       (layouts.device.bytes_of_boards() + kPageBytes - 1) / kPageBytes * kPageBytes;
   const std::size_t pair_bytes = 2 * host_window_bytes_;

@@ -13,10 +13,10 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
     std::size_t free = 0;
     std::size_t total = 0;
     cudaMemGetInfo(&free, &total);
-    throw Error(Errc::kCuda, "taking {} bytes of device memory: {} bytes are free of {}", bytes,
-                free, total);
+    throw Error(Errc::kCuda, "cudaMalloc of {} bytes: out of memory, {} bytes are free of {}",
+                bytes, free, total);
   }
-  executor::check_cuda(result, "taking device memory");
+  executor::check_cuda(result, "cudaMalloc");
   data_ = static_cast<std::byte*>(memory);
 }
 
@@ -43,14 +43,13 @@ PinnedRange::PinnedRange(std::byte* data, std::size_t bytes) : data_(data) {
   }
   if (pinned != cudaSuccess) {
     cudaGetLastError();
-    throw Error(Errc::kCuda, "pinning {} bytes of the host's memory: {}", bytes,
-                cudaGetErrorString(pinned));
+    throw Error(Errc::kCuda, "cudaHostRegister of {} bytes: {}", bytes, cudaGetErrorString(pinned));
   }
   void* mapped = nullptr;
   const cudaError_t seen = cudaHostGetDevicePointer(&mapped, data, 0);
   if (seen != cudaSuccess) {
     cudaHostUnregister(data);
-    executor::check_cuda(seen, "mapping pinned memory");
+    executor::check_cuda(seen, "cudaHostGetDevicePointer");
   }
   on_device_ = static_cast<std::byte*>(mapped);
 }
@@ -63,7 +62,7 @@ PinnedMemory::PinnedMemory(SharedMemory memory)
 OpenedMemory::OpenedMemory(const cudaIpcMemHandle_t& handle) {
   void* memory = nullptr;
   executor::check_cuda(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess),
-                       "opening another process's device memory");
+                       "cudaIpcOpenMemHandle");
   data_ = static_cast<std::byte*>(memory);
 }
 

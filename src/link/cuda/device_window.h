@@ -1,5 +1,5 @@
-// The memory of windows (link/window_layout.h): a GPU's, the host's pinned, and what other
-// processes handed over.
+// Memory of windows (link/window_layout.h): device memory, pinned host memory, and memory opened
+// from other processes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -30,7 +30,7 @@ class DeviceMemory {
   std::size_t bytes_ = 0;
 };
 
-/// Memory of the host that others own, made known to CUDA so that GPUs reach it.
+/// Registers host memory of another owner with CUDA, so that GPUs can access it.
 class PinnedRange {
  public:
   /// @throws Error kCuda
@@ -45,10 +45,10 @@ class PinnedRange {
   std::byte* on_device_ = nullptr;
 };
 
-/// Memory of the host, shared between processes, that the current device reaches.
+/// Host memory shared between processes and registered with CUDA for the current device.
 class PinnedMemory {
  public:
-  /// @throws Error kCuda with what was asked for
+  /// @throws Error kCuda, naming the size
   explicit PinnedMemory(SharedMemory memory);
   [[nodiscard]] std::byte* on_host() const noexcept { return memory_.data(); }
   [[nodiscard]] std::byte* on_device() const noexcept { return pinned_.on_device(); }

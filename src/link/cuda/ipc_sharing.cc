@@ -14,22 +14,22 @@
 namespace ropewalk::link {
 namespace {
 
-// A function of the driver, which the runtime has loaded; null where it is too old.
+// A function of the CUDA driver; null where the driver is too old to have it.
 template <typename Function>
 Function driver_function(const char* name) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
   executor::check_cuda(
       cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found),
-      "looking up a function of the driver");
+      "cudaGetDriverEntryPointByVersion");
   return reinterpret_cast<Function>(function);
 }
 
-// What this process's ranks have opened, and how many of them. CUDA gives one address to all who
-// open an allocation on one GPU; that it also counts them is so in newer drivers only.
+// Allocations that this process's ranks have opened, with a count of their users. CUDA returns the
+// same address to all that open an allocation on one GPU, but only newer drivers count them.
 class OpenedAllocations {
  public:
-  using Key = std::pair<int, MemorySharing::Handle>;  // by the GPU that reads
+  using Key = std::pair<int, MemorySharing::Handle>;  // first: the GPU that reads
 
   static OpenedAllocations& of_process() {
     static auto* allocations = new OpenedAllocations;  // used by threads that outlive main()
@@ -74,22 +74,22 @@ Allocation allocation_of(const void* buffer) {
   Allocation found;
   if (ask == nullptr ||
       ask(&found.begin, &found.bytes, reinterpret_cast<CUdeviceptr>(buffer)) != CUDA_SUCCESS) {
-    throw Error(Errc::kCuda, "asking for the allocation of {}", buffer);
+    throw Error(Errc::kCuda, "cuMemGetAddressRange of {} failed", buffer);
   }
   return found;
 }
 
-// @return false for memory that the driver moves between GPU and host
-bool check_place(const void* place, int device) {
+// @return false for managed memory, which the driver migrates between GPU and host
+bool check_address(const void* address, int device) {
   cudaPointerAttributes attributes{};
-  executor::check_cuda(cudaPointerGetAttributes(&attributes, place), "looking at a buffer");
+  executor::check_cuda(cudaPointerGetAttributes(&attributes, address), "cudaPointerGetAttributes");
   if (attributes.type == cudaMemoryTypeManaged) return false;
   if (attributes.type != cudaMemoryTypeDevice) {
-    throw Error(Errc::kInvalidArgument, "buffer: {} is no memory of a GPU", place);
+    throw Error(Errc::kInvalidArgument, "buffer: {} is not in GPU memory", address);
   }
   if (attributes.device != device) {
     throw Error(Errc::kInvalidArgument, "buffer: {} is on GPU {}, the communicator works on GPU {}",
-                place, attributes.device, device);
+                address, attributes.device, device);
   }
   return true;
 }
@@ -106,10 +106,10 @@ bool from_cuda_malloc(const void* buffer) {
          capable != 0;
 }
 
-std::optional<MemorySharing::Place> IpcSharing::place_of(const BufferRange& buffer) {
+std::optional<MemorySharing::Location> IpcSharing::location_of(const BufferRange& buffer) {
   const auto* first = static_cast<const std::byte*>(buffer.begin);
   const std::byte* last = first + (buffer.bytes - 1);
-  if (!check_place(first, device_) || !check_place(last, device_)) return {};
+  if (!check_address(first, device_) || !check_address(last, device_)) return {};
   if (!from_cuda_malloc(first)) return {};
   const Allocation allocation = allocation_of(first);
   const std::uint64_t offset = reinterpret_cast<CUdeviceptr>(first) - allocation.begin;
@@ -125,10 +125,10 @@ std::optional<MemorySharing::Place> IpcSharing::place_of(const BufferRange& buff
               cudaGetErrorString(shared));
     return {};
   }
-  Place place;
-  std::memcpy(place.handle.data(), &raw, sizeof raw);
-  place.offset = offset;
-  return place;
+  Location location;
+  std::memcpy(location.handle.data(), &raw, sizeof raw);
+  location.offset = offset;
+  return location;
 }
 
 std::shared_ptr<std::byte> IpcSharing::open(const Handle& handle) {

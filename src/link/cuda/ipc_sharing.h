@@ -1,7 +1,7 @@
-// MemorySharing by CUDA IPC: whole allocations of cudaMalloc, by handles.
+// MemorySharing by CUDA IPC handles, which name whole allocations of cudaMalloc.
 //
-// What CUDA's virtual memory functions gave (PyTorch's expandable segments, pools of
-// cudaMallocAsync) has no such handle.
+// Memory of CUDA's virtual memory functions (PyTorch's expandable segments) and of
+// cudaMallocAsync's pools has no such handle.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,15 @@
 
 namespace ropewalk::link {
 
-/// Whether the memory at `buffer` came from cudaMalloc: what peer access covers, and what CUDA IPC
-/// can share. Memory of the virtual memory functions and of pools asks for a permission of its own.
+/// Whether the memory at `buffer` came from cudaMalloc: then peer access covers it and CUDA IPC can
+/// share it. Virtual memory and memory of pools need access granted separately.
 [[nodiscard]] bool from_cuda_malloc(const void* buffer);
 
-/// For the rank whose GPU is `device`, which is current when it is used.
+/// For the rank whose GPU is `device`, which is current in every call.
 class IpcSharing final : public MemorySharing {
  public:
   explicit IpcSharing(int device) : device_(device) {}
-  std::optional<Place> place_of(const BufferRange& buffer) override;
+  std::optional<Location> location_of(const BufferRange& buffer) override;
   std::shared_ptr<std::byte> open(const Handle& handle) override;
 
  private:

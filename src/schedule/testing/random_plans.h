@@ -23,7 +23,7 @@ class RandomPlans {
   explicit RandomPlans(unsigned seed) : random_(seed) {}
 
   plan::Plan make(Collective collective, int ranks, int trees_per_root, bool all_roots,
-                  bool same_way_back) {
+                  bool same_path_back) {
     plan::Plan plan;
     plan.collective = collective;
     plan.algorithm = "random";
@@ -36,7 +36,7 @@ class RandomPlans {
         const plan::Fraction weight =
             i + 1 == trees_per_root ? left : left * plan::Fraction(1 + below(3), 7);
         left -= weight;
-        plan.trees.push_back(tree(collective, ranks, root, weight, same_way_back));
+        plan.trees.push_back(tree(collective, ranks, root, weight, same_path_back));
         plan.algbw += weight;
       }
     }
@@ -65,12 +65,12 @@ class RandomPlans {
   }
 
   plan::Tree tree(Collective collective, int ranks, int root, const plan::Fraction& weight,
-                  bool same_way_back) {
+                  bool same_path_back) {
     plan::Tree made;
     made.root = root;
     made.weight = weight;
     const auto down = random_tree(ranks, root);
-    const auto up = same_way_back ? down : random_tree(ranks, root);
+    const auto up = same_path_back ? down : random_tree(ranks, root);
     if (reduces(collective)) {
       for (auto at = up.rbegin(); at != up.rend(); ++at) {
         made.reduce.push_back(edge(at->second, at->first, ranks));
@@ -93,14 +93,14 @@ void for_every_plan(Body&& body) {
   for (const Collective collective : kPlanned) {
     for (int ranks = 2; ranks <= 9; ++ranks) {
       for (int trees = 1; trees <= 3; ++trees) {
-        for (const bool same_way_back : {true, false}) {
+        for (const bool same_path_back : {true, false}) {
           for (const bool all_roots : {true, false}) {
             // What must have all roots, and what must not.
             if (has_root(collective) ? all_roots
                                      : !all_roots && collective != Collective::kAllReduce) {
               continue;
             }
-            body(plans.make(collective, ranks, trees, all_roots, same_way_back));
+            body(plans.make(collective, ranks, trees, all_roots, same_path_back));
           }
         }
       }

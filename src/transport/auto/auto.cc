@@ -64,30 +64,30 @@ class Auto final : public Transport {
 #endif
 #ifdef RW_HAVE_OFI
     // libfabric reaches Omni-Path through libpsm2, too, which has one user in a process.
-    if (member(PathKind::kPsm2) == nullptr && ofi::worth_a_look(config) &&
-        add(PathKind::kOfi, config) && !ofi::better_than_tcp(*members_.back().transport, config)) {
+    if (open_as(PathKind::kPsm2) == nullptr && ofi::worth_a_look(config) &&
+        add(PathKind::kOfi, config) && !ofi::better_than_tcp(*open_.back().transport, config)) {
       log::info(log::kInit, "auto: ofi is not used: it has no NIC of its own");
-      members_.pop_back();
+      open_.pop_back();
     }
 #endif
     add(PathKind::kTcp, config);
-    if (members_.empty()) throw Error(Errc::kSystem, "auto: no provider can be used here");
+    if (open_.empty()) throw Error(Errc::kSystem, "auto: no provider can be used here");
   }
 
   [[nodiscard]] std::string name() const override { return "auto"; }
   [[nodiscard]] int num_devices() const override {
-    const Member* various = with_devices();
+    const OpenProvider* various = with_devices();
     return various == nullptr ? 1 : various->transport->num_devices();
   }
 
   [[nodiscard]] DeviceProperties properties(int device) const override {
     check(device);
-    const Member* various = with_devices();
-    DeviceProperties properties = various == nullptr ? members_.front().transport->properties(0)
+    const OpenProvider* various = with_devices();
+    DeviceProperties properties = various == nullptr ? open_.front().transport->properties(0)
                                                      : various->transport->properties(device);
     // Ranks may have different ones.
     properties.message_weight = 1;
-    for (const Member& each : members_) {
+    for (const OpenProvider& each : open_) {
       const DeviceProperties of = each.transport->properties(device_of(each, device));
       properties.max_message_bytes = std::min(properties.max_message_bytes, of.max_message_bytes);
       properties.max_requests = std::min(properties.max_requests, of.max_requests);
@@ -116,11 +116,11 @@ class Auto final : public Transport {
   }
 
   void settle() override {
-    for (const Member& each : members_) each.transport->settle();
+    for (const OpenProvider& each : open_) each.transport->settle();
   }
 
  private:
-  struct Member {
+  struct OpenProvider {
     PathKind kind;
     std::unique_ptr<Transport> transport;
   };
@@ -136,7 +136,7 @@ class Auto final : public Transport {
         log::info(log::kInit, "auto: {} has no device", wanted);
         return false;
       }
-      members_.push_back({kind, std::move(made)});
+      open_.push_back({kind, std::move(made)});
       return true;
     } catch (const Error& error) {
       log::info(log::kInit, "auto: {} is not used: {}", wanted, error.what());
@@ -144,27 +144,27 @@ class Auto final : public Transport {
     }
   }
 
-  [[nodiscard]] const Member* member(PathKind kind) const {
-    for (const Member& each : members_) {
+  [[nodiscard]] const OpenProvider* open_as(PathKind kind) const {
+    for (const OpenProvider& each : open_) {
       if (each.kind == kind) return &each;
     }
     return nullptr;
   }
   // The provider by whose devices those of `auto` are distinguished: PCIe bridges, else libpsm2's
   // adapters, else libfabric's NICs, else several NICs.
-  [[nodiscard]] const Member* with_devices() const {
-    if (const Member* bridge = member(PathKind::kSisci)) return bridge;
-    if (const Member* adapters = member(PathKind::kPsm2)) return adapters;
-    if (const Member* fabric = member(PathKind::kOfi)) return fabric;
-    const Member* nics = member(PathKind::kTcp);
+  [[nodiscard]] const OpenProvider* with_devices() const {
+    if (const OpenProvider* bridge = open_as(PathKind::kSisci)) return bridge;
+    if (const OpenProvider* adapters = open_as(PathKind::kPsm2)) return adapters;
+    if (const OpenProvider* fabric = open_as(PathKind::kOfi)) return fabric;
+    const OpenProvider* nics = open_as(PathKind::kTcp);
     return nics != nullptr && nics->transport->num_devices() > 1 ? nics : nullptr;
   }
-  [[nodiscard]] int device_of(const Member& each, int device) const {
+  [[nodiscard]] int device_of(const OpenProvider& each, int device) const {
     return &each == with_devices() ? device : 0;
   }
   [[nodiscard]] std::vector<Provider> providers(int device) const {
     std::vector<Provider> all;
-    for (const Member& each : members_) {
+    for (const OpenProvider& each : open_) {
       all.push_back({each.kind, each.transport.get(), device_of(each, device)});
     }
     return all;
@@ -176,7 +176,7 @@ class Auto final : public Transport {
   }
 
   const std::chrono::nanoseconds peer_loss_time_;
-  std::vector<Member> members_;  // the best first
+  std::vector<OpenProvider> open_;  // the best first
 };
 
 }  // namespace

@@ -90,8 +90,8 @@ class TwiceMapped {
         elsewhere_(SharedMemory::map(FileDescriptor(::dup(own_.fd())), bytes)) {}
   [[nodiscard]] std::byte* data() const noexcept { return own_.data(); }
   [[nodiscard]] std::int64_t shift() const noexcept { return elsewhere_.data() - own_.data(); }
-  [[nodiscard]] bool holds(const std::byte* place) const noexcept {
-    return place >= own_.data() && place < own_.data() + own_.size();
+  [[nodiscard]] bool holds(const std::byte* address) const noexcept {
+    return address >= own_.data() && address < own_.data() + own_.size();
   }
   [[nodiscard]] bool shows(std::uint64_t address) const noexcept {
     return holds(reinterpret_cast<const std::byte*>(address - static_cast<std::uint64_t>(shift())));
@@ -351,8 +351,8 @@ std::uint64_t run(const Case& test, std::size_t* given = nullptr) {
         call.scalar = pattern.scalar(r);
       }
       if (test.elsewhere) {
-        const auto shift_of = [&](const std::byte* place) {
-          return (mapped_inputs[i].holds(place) ? mapped_inputs : mapped_outputs)[i].shift();
+        const auto shift_of = [&](const std::byte* address) {
+          return (mapped_inputs[i].holds(address) ? mapped_inputs : mapped_outputs)[i].shift();
         };
         args[i].seen_in_process = false;
         for (std::size_t peer = 0; peer < std::min(std::size_t{kMaxSeen}, n); ++peer) {
