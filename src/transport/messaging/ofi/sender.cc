@@ -25,18 +25,23 @@ constexpr std::uint64_t kAccess = FI_SEND | FI_WRITE;
 // yet leaves it with a later call, which may not come soon.
 constexpr std::uint64_t kMostUnconfirmed = std::uint64_t{32} << 10U;
 
-// Of a message that is over, since it has been copied.
+}  // namespace
+
+// Of a message that is over, since it has been copied. It counts as the others do: who holds as
+// many as there may be has to let the connection make progress.
 class CopiedSend final : public Request {
  public:
-  explicit CopiedSend(std::size_t bytes) : sizes_{bytes} {}
+  CopiedSend(std::size_t& active, std::size_t bytes) : active_(active), sizes_{bytes} { ++active_; }
+  ~CopiedSend() override { --active_; }
+  CopiedSend(const CopiedSend&) = delete;
+  CopiedSend& operator=(const CopiedSend&) = delete;
   std::optional<std::size_t> test() override { return sizes_[0]; }
   [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
 
  private:
+  std::size_t& active_;
   std::array<std::size_t, 1> sizes_;
 };
-
-}  // namespace
 
 class SendRequest final : public Request {
  public:
@@ -307,7 +312,7 @@ std::unique_ptr<Request> Sender::send_copied(std::span<const std::byte> head, co
   count_eager(header, sent, true);
   ++next;
   ++messages_;
-  return std::make_unique<CopiedSend>(all);
+  return std::make_unique<CopiedSend>(active_, all);
 }
 
 bool Sender::start_eager(SendRequest& request) {
