@@ -25,6 +25,10 @@ constexpr std::size_t kMaxSendBuffers = 1024;
 constexpr std::size_t kQueueEntries = 8192;
 constexpr std::size_t kReadAtOnce = 16;
 constexpr int kReadRounds = 8;
+// Buffers whose small messages have been taken are posted again by the next progress, so that what
+// came is answered first; but never are so many missing.
+constexpr std::size_t kMostUnposted = 16;
+static_assert(2 * kMostUnposted <= kReceiveBuffers);
 // Names that an endpoint tries before "busy" is an error.
 constexpr int kEndpointNames = 16;
 
@@ -462,7 +466,15 @@ void Endpoint::buffer_received(Operation& operation, const std::string& error) {
   const std::size_t bytes = endpoint.received_bytes_;
   // What fails here, such as a stranger's message that is too long, concerns no connection.
   if (error.empty()) endpoint.deliver(buffer, bytes);
-  if (!endpoint.retired()) endpoint.post(buffer);
+  endpoint.unposted_.push_back(&buffer);
+}
+
+void Endpoint::post_again() {
+  posting_.swap(unposted_);
+  for (Buffer* const buffer : posting_) {
+    if (!retired()) post(*buffer);
+  }
+  posting_.clear();
 }
 
 void Endpoint::deliver(Buffer& buffer, std::size_t bytes) {
@@ -514,6 +526,7 @@ void Endpoint::take_error() {
 
 bool Endpoint::progress() {
   bool any = false;
+  if (!unposted_.empty()) post_again();
   for (int round = 0; round < kReadRounds && !retired(); ++round) {
     std::array<fi_cq_tagged_entry, kReadAtOnce> entries;
     const ssize_t got = fi_cq_read(queue_.get(), entries.data(), entries.size());
@@ -535,10 +548,8 @@ bool Endpoint::progress() {
         finish(entry.op_context, entry.len, {});
       }
     }
+    if (unposted_.size() >= kMostUnposted) post_again();
     if (static_cast<std::size_t>(got) < entries.size()) break;
-  }
-  if (!unposted_.empty() && !retired()) {
-    for (Buffer* const buffer : std::exchange(unposted_, {})) post(*buffer);
   }
   return any;
 }

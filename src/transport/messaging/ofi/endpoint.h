@@ -256,6 +256,8 @@ class Endpoint {
   Buffer* take_buffer() RW_REQUIRES(mutex);
   void make_block(std::size_t count, bool receiving) RW_REQUIRES(mutex);
   void post(Buffer& buffer) RW_REQUIRES(mutex);
+  /// What is unposted.
+  void post_again() RW_REQUIRES(mutex);
   void deliver(Buffer& buffer, std::size_t bytes) RW_REQUIRES(mutex);
   void take_word(std::uint64_t word) RW_REQUIRES(mutex);
   void finish(void* context, std::size_t bytes, const std::string& error) RW_REQUIRES(mutex);
@@ -298,8 +300,10 @@ class Endpoint {
   std::unordered_map<std::uint32_t, Member*> tickets_ RW_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<Block>> blocks_;
   std::size_t send_buffers_ = 0;
-  std::vector<Buffer*> free_ RW_GUARDED_BY(mutex);      // for sends
-  std::vector<Buffer*> unposted_ RW_GUARDED_BY(mutex);  // for receives, that were refused
+  std::vector<Buffer*> free_ RW_GUARDED_BY(mutex);  // for sends
+  // For receives: taken, or refused by the provider.
+  std::vector<Buffer*> unposted_ RW_GUARDED_BY(mutex);
+  std::vector<Buffer*> posting_ RW_GUARDED_BY(mutex);  // scratch of post_again()
   std::vector<std::byte> scratch_ RW_GUARDED_BY(mutex);
 };
 

@@ -186,6 +186,49 @@ TEST(OfiProvider, AReceiveThatIsGivenUpHarmsNoOtherConnection) {
   transfer(other, kBytes);
 }
 
+// They are over at once, and still as many as there may be of others: who tests none makes progress
+// with every send that is refused.
+TEST(OfiProvider, SmallSendsCountWhileTheirRequestsAreHeld) {
+  const auto from = make_transport(over("tcp;ofi_rxm"));
+  const auto to = make_transport(over("tcp;ofi_rxm"));
+  Pair pair = connected(*from, *to);
+  transfer(pair, 8);
+  const std::uint64_t word = 0;
+  std::vector<std::unique_ptr<Request>> held;
+  const auto send = [&] { return pair.sender->send(&word, sizeof word, 1, nullptr); };
+  for (int i = 0; i < from->properties(0).max_requests; ++i) {
+    std::unique_ptr<Request> request;
+    poll_until([&] { return (request = send()) != nullptr; });
+    EXPECT_EQ(request->test(), sizeof word);
+    held.push_back(std::move(request));
+  }
+  EXPECT_EQ(send(), nullptr);
+  held.pop_back();
+  EXPECT_NE(send(), nullptr);
+}
+
+// More than buffers are posted for, and than are taken before some are posted again.
+TEST(OfiProvider, BurstsOfSmallMessagesArriveInOrder) {
+  constexpr std::uint64_t kBurst = 1000;
+  const auto from = make_transport(over("tcp;ofi_rxm"));
+  const auto to = make_transport(over("tcp;ofi_rxm"));
+  Pair pair = connected(*from, *to);
+  transfer(pair, 8);
+  for (int burst = 0; burst < 3; ++burst) {
+    for (std::uint64_t i = 0; i < kBurst; ++i) {
+      poll_until([&] { return pair.sender->send(&i, sizeof i, 1, nullptr) != nullptr; });
+    }
+    for (std::uint64_t i = 0; i < kBurst; ++i) {
+      std::uint64_t got = kBurst;
+      const std::array<ReceiveBuffer, 1> buffers{{{&got, sizeof got, 1, nullptr}}};
+      std::unique_ptr<Request> receives;
+      poll_until([&] { return (receives = pair.receiver->receive(buffers)) != nullptr; });
+      poll_until([&] { return receives->test().has_value(); });
+      ASSERT_EQ(got, i);
+    }
+  }
+}
+
 TEST(OfiWire, LengthsMustAgree) {
   Header header;
   header.type = Type::kEager;

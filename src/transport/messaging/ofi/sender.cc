@@ -27,6 +27,22 @@ constexpr std::uint64_t kMostUnconfirmed = std::uint64_t{32} << 10U;
 
 }  // namespace
 
+// Of a message that is over, since it has been copied. It counts as the others do: who holds as
+// many as there may be has to let the connection make progress.
+class CopiedSend final : public Request {
+ public:
+  CopiedSend(std::size_t& active, std::size_t bytes) : active_(active), sizes_{bytes} { ++active_; }
+  ~CopiedSend() override { --active_; }
+  CopiedSend(const CopiedSend&) = delete;
+  CopiedSend& operator=(const CopiedSend&) = delete;
+  std::optional<std::size_t> test() override { return sizes_[0]; }
+  [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
+
+ private:
+  std::size_t& active_;
+  std::array<std::size_t, 1> sizes_;
+};
+
 class SendRequest final : public Request {
  public:
   SendRequest(Sender& sender, std::span<const std::byte> head, const void* data,
@@ -177,6 +193,9 @@ std::unique_ptr<Request> Sender::send(const void* data, std::size_t bytes, std::
   }
   if (!ready()) return nullptr;
   const Lock lock(fabric_.mutex);
+  if (on_gpu(registration) == nullptr) {
+    if (auto sent = send_copied({}, data, bytes, tag)) return sent;
+  }
   return start({}, data, bytes, tag, registration);
 }
 
@@ -188,6 +207,7 @@ std::unique_ptr<Request> Sender::send_split(std::span<const std::byte> head, con
   check_buffer(data, bytes, kMaxMessageBytes - kMaxHeadBytes);
   if (!ready()) return nullptr;
   const Lock lock(fabric_.mutex);
+  if (auto sent = send_copied(head, data, bytes, tag)) return sent;
   return start(head, data, bytes, tag, nullptr);
 }
 
@@ -204,7 +224,7 @@ std::unique_ptr<SendRequest> Sender::start(std::span<const std::byte> head, cons
     return nullptr;
   }
   auto request = std::make_unique<SendRequest>(*this, head, data, bytes, tag);
-  std::uint32_t& next = next_[tag];
+  std::uint32_t& next = next_of(tag);
   request->index = next;
   const FabricRegistration* const gpu = on_gpu(registration);
   request->eager = request->bytes <= kEagerBytes && (gpu == nullptr || bytes == 0);
@@ -242,37 +262,72 @@ std::unique_ptr<SendRequest> Sender::start(std::span<const std::byte> head, cons
   return request;
 }
 
-bool Sender::start_eager(SendRequest& request) {
-  const std::uint64_t needed = credits_of(request.bytes);
-  if (credits_ < needed) return false;
+std::uint32_t& Sender::next_of(std::uint32_t tag) {
+  if (last_next_ == nullptr || tag != last_tag_) {
+    last_next_ = &next_[tag];
+    last_tag_ = tag;
+  }
+  return *last_next_;
+}
+
+Header Sender::eager_header(std::uint32_t tag, std::uint32_t index, std::size_t bytes) const {
   Header header;
   header.to = peer_number_;
   header.proof = peer_proof_;
   header.type = Type::kEager;
-  header.tag = request.tag;
-  header.index = request.index;
-  header.bytes = request.bytes;
+  header.tag = tag;
+  header.index = index;
+  header.bytes = bytes;
+  return header;
+}
+
+void Sender::count_eager(const Header& header, Endpoint::Sent sent, bool over) {
+  if (sent == Endpoint::Sent::kUnderWay) {
+    unconfirmed_ = over ? unconfirmed_ + header.bytes : 0;
+    if (!over) ++under_way_;
+  }
+  credits_ -= credits_of(header.bytes);
+  if (!places_.empty()) places_.erase(key_of(header.tag, header.index));
+}
+
+std::unique_ptr<Request> Sender::send_copied(std::span<const std::byte> head, const void* data,
+                                             std::size_t bytes, std::uint32_t tag) {
+  const std::size_t all = head.size() + bytes;
+  if (all > kEagerBytes || closed_ || active_ >= kMaxRequests || credits_ < credits_of(all) ||
+      unconfirmed_ >= kMostUnconfirmed || verify_ == Verify::kAll) {
+    return nullptr;
+  }
+  std::uint32_t& next = next_of(tag);
+  const Header header = eager_header(tag, next, all);
+  const std::array<iovec, 2> pieces = {
+      {{const_cast<std::byte*>(head.data()), head.size()}, {const_cast<void*>(data), bytes}}};
+  Endpoint::Sent sent{};
+  try {
+    sent = fabric_.send(peer_, header, pieces, &copied_);
+  } catch (const Error& error) {
+    fail(error.code(), error.what());
+    throw_if_failed();
+  }
+  if (sent == Endpoint::Sent::kNotNow) return nullptr;
+  count_eager(header, sent, true);
+  ++next;
+  ++messages_;
+  return std::make_unique<CopiedSend>(active_, all);
+}
+
+bool Sender::start_eager(SendRequest& request) {
+  if (credits_ < credits_of(request.bytes)) return false;
+  Header header = eager_header(request.tag, request.index, request.bytes);
   const SendRequest::Pieces pieces = request.pieces(0, request.bytes);
   header.value = checksum_of(request);
   // The message is copied, so that it is over when the provider has it. Now and then one is not
   // over before its completion, which shows that all before it have left.
   const bool over = unconfirmed_ < kMostUnconfirmed;
-  switch (fabric_.send(peer_, header, std::span(pieces.at).first(pieces.count),
-                       over ? &copied_ : &request.operation)) {
-    case Endpoint::Sent::kNotNow: return false;
-    case Endpoint::Sent::kThrough: request.finished = true; break;
-    case Endpoint::Sent::kUnderWay:
-      if (over) {
-        request.finished = true;
-        unconfirmed_ += request.bytes;
-      } else {
-        ++under_way_;
-        unconfirmed_ = 0;
-      }
-      break;
-  }
-  credits_ -= needed;
-  if (!places_.empty()) places_.erase(key_of(request.tag, request.index));
+  const Endpoint::Sent sent = fabric_.send(peer_, header, std::span(pieces.at).first(pieces.count),
+                                           over ? &copied_ : &request.operation);
+  if (sent == Endpoint::Sent::kNotNow) return false;
+  if (over || sent == Endpoint::Sent::kThrough) request.finished = true;
+  count_eager(header, sent, over);
   return true;
 }
 

@@ -54,6 +54,17 @@ class Sender final : public SendConnection, private Connection {
                                      std::size_t bytes, std::uint32_t tag,
                                      Registration* registration) RW_REQUIRES(fabric_.mutex);
   bool start_eager(SendRequest& request) RW_REQUIRES(fabric_.mutex);
+  /// As start(), for a small message that is over when it has been copied: most are.
+  /// @return null: start() decides
+  std::unique_ptr<Request> send_copied(std::span<const std::byte> head, const void* data,
+                                       std::size_t bytes, std::uint32_t tag)
+      RW_REQUIRES(fabric_.mutex);
+  [[nodiscard]] Header eager_header(std::uint32_t tag, std::uint32_t index,
+                                    std::size_t bytes) const;
+  /// A small message has been given to the provider.
+  void count_eager(const Header& header, Endpoint::Sent sent, bool over);
+  /// Index of the tag's next message.
+  std::uint32_t& next_of(std::uint32_t tag);
   void start_large(SendRequest& request) RW_REQUIRES(fabric_.mutex);
   /// A place was announced or granted.
   void take_place(std::uint32_t tag, std::uint32_t index, const Place& place)
@@ -100,9 +111,11 @@ class Sender final : public SendConnection, private Connection {
   std::size_t active_ = 0;
   std::size_t under_way_ = 0;                              // pieces that the provider has
   std::unordered_map<std::uint32_t, std::uint32_t> next_;  // index of each tag's next message
-  std::unordered_map<std::uint64_t, Place> places_;        // announced, for messages to come
-  std::vector<SendRequest*> waiting_;                      // for their places
-  std::deque<SendRequest*> to_post_;                       // placed, not yet given to the provider
+  std::uint32_t* last_next_ = nullptr;                     // the last one asked for, of last_tag_
+  std::uint32_t last_tag_ = 0;
+  std::unordered_map<std::uint64_t, Place> places_;  // announced, for messages to come
+  std::vector<SendRequest*> waiting_;                // for their places
+  std::deque<SendRequest*> to_post_;                 // placed, not yet given to the provider
   std::vector<std::byte> pattern_;
   std::vector<std::unique_ptr<SendRequest>> trials_;
 };
