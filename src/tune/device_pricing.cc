@@ -28,16 +28,17 @@ constexpr double kReachedShare = 0.82;
 std::size_t index(Protocol protocol) { return static_cast<std::size_t>(protocol); }
 
 // A message between two ranks, perhaps of two hosts: one hop, read and written once.
-ScheduleShape message_shape() {
+ScheduleShape message_shape(bool leaves_host) {
   ScheduleShape shape;
   shape.longest_path = 1;
   shape.link_messages = 1;
   shape.link_units = 1;
+  shape.work_units = 2;
+  if (!leaves_host) return shape;
   shape.leaving_host = 1;
   shape.leaving_units = 1;
   shape.leaving_link_units = 1;
   shape.leaving_rank_units = 1;
-  shape.work_units = 2;
   return shape;
 }
 
@@ -276,7 +277,7 @@ double DevicePricing::least(const Candidate& /*candidate*/, std::size_t /*unit_b
 }
 
 Choice DevicePricing::message_by_host_path(std::size_t bytes) const {
-  ScheduleShape shape = message_shape();
+  ScheduleShape shape = message_shape(true);
   shape.host_path_units = 1;
   Choice choice = best(shape, on_busiest_rank(shape), bytes, {limits_.message_channels, 1});
   choice.algorithm = "message";
@@ -284,7 +285,7 @@ Choice DevicePricing::message_by_host_path(std::size_t bytes) const {
 }
 
 Choice DevicePricing::message(std::size_t bytes) const {
-  const ScheduleShape shape = message_shape();
+  const ScheduleShape shape = message_shape(limits_.network);
   Choice choice = best(shape, on_busiest_rank(shape), bytes, {limits_.message_channels, 1});
   choice.algorithm = "message";
   return choice;

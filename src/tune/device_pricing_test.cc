@@ -335,5 +335,20 @@ TEST(DevicePricing, MessagesKeepToTheirChannels) {
   EXPECT_EQ(pricing.message(std::size_t{1} << 30).channels, nvlink().message_channels);
 }
 
+// Two H100: 17 us by ll128 for 4 MiB, 23 by simple, which is sooner from 32 MiB on.
+TEST(DevicePricing, MessagesWithinAHostArePricedByTheLinkBetweenTheGpus) {
+  DeviceLimits limits = nvlink();
+  limits.message_channels = 32;
+  const DevicePricing pricing(priced_config(), limits, {});
+  for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{4} << 20}) {
+    EXPECT_EQ(pricing.message(bytes).protocol, Protocol::kLl128) << bytes;
+  }
+  const std::size_t bytes = std::size_t{64} << 20;
+  const Choice choice = pricing.message(bytes);
+  EXPECT_EQ(choice.protocol, Protocol::kSimple);
+  EXPECT_NEAR(choice.predicted_seconds, static_cast<double>(bytes) / DeviceConstants().link_rate,
+              2e-5);
+}
+
 }  // namespace
 }  // namespace ropewalk::tune

@@ -25,6 +25,10 @@ constexpr double kSizeStep = 4;
 constexpr int kMostRounds = 8;
 constexpr int kLeastRounds = 3;
 constexpr std::size_t kWalkedMessages = 8000;
+// What a chunk takes beside its bytes and latency, of the rank that has most of them in a round. On
+// an emulated DGX-1V a broadcast of 64 MiB over 13 channels reached 43.9 GB/s with chunks of 8
+// KiB, 50.4 with 16, 54.4 with 32 and 57.1 with 64, of 60.3: 0.12 to 0.15 us for each round.
+constexpr double kChunkSeconds = 1e-8;
 
 // Bytes of a message, as algbw counts them, for each byte of a unit.
 double units_of_message(Collective collective, int num_ranks) {
@@ -70,6 +74,7 @@ MachineCost::MachineCost(DefaultRoutes& routes, const schedule::Schedule& schedu
     }
     return entry->second;
   };
+  std::vector<int> strands_of(at(schedule.num_ranks));  // of each rank
   double total_weight = 0;
   for (const int weight : schedule.weight) total_weight += weight;
   for (int channel = 0; channel < schedule.num_channels(); ++channel) {
@@ -121,6 +126,7 @@ MachineCost::MachineCost(DefaultRoutes& routes, const schedule::Schedule& schedu
       strand.last_step = static_cast<int>(steps_.size());
       if (strand.first_step != strand.last_step) {
         strands_.push_back(strand);
+        busiest_strands_ = std::max(busiest_strands_, ++strands_of[at(rank)]);
         largest_block_ = std::max(largest_block_, block);
       }
     }
@@ -160,7 +166,8 @@ double MachineCost::predict(double unit_bytes, double chunk_bytes) {
   const Walked large = walked(exponent + 1);
   const auto between = [&](double a, double b) { return a + (b - a) * fraction; };
   const double first = between(small.first, large.first);
-  const double period = std::max(between(small.period, large.period), busiest_ * size);
+  const double period = std::max(between(small.period, large.period), busiest_ * size) +
+                        kChunkSeconds * busiest_strands_;
   const double alone = between(small.alone, large.alone);
   return std::min(alone * rounds, plan::pipelined_seconds(first, rounds, period));
 }

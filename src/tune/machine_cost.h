@@ -133,6 +133,7 @@ class MachineCost {
   std::vector<Path> paths_;
   std::vector<Pipe> pipes_;
   std::vector<Strand> strands_;
+  int busiest_strands_ = 0;  // of one rank
   std::vector<Step> steps_;
   std::vector<int> receives_;
   std::vector<Send> sends_;

@@ -57,19 +57,12 @@ class FlaggedWalk {
  public:
   RW_HOST_DEVICE FlaggedWalk(Block& block, const FlaggedStrand& strand, const Call& call)
       : block_(block), strand_(strand), call_(call), link_(block.size() - 1 - block.thread()) {
-    // Read now, while an earlier launch runs, so that no address is waited for later.
-    if (link_ < strand.num_send_ends) {
-      kept_send_ = strand.sends[link_].kept;
-      consumed_by_peer_ = strand.sends[link_].consumed_at;
-    }
-    if (link_ < strand.num_receive_ends) {
-      kept_receive_ = strand.receives[link_].kept;
-      consumed_here_ = strand.receives[link_].consumed_at;
-    }
+    if constexpr (kKeepsAddresses) find_counters();
   }
 
   /// Lays out the round at work, as far as the links' counters do not matter.
   RW_HOST_DEVICE void lay_out() {
+    if constexpr (!kKeepsAddresses) find_counters();
     const unsigned thread = block_.thread();
     RW_ROLLED
     for (std::uint32_t j = thread; j < strand_.num_locations; j += block_.size()) {
@@ -141,6 +134,24 @@ class FlaggedWalk {
   [[nodiscard]] RW_HOST_DEVICE bool stopped() const { return stopped_; }
 
  private:
+  // Ll128 needs its registers while it moves data, and reads the addresses in every round.
+  static constexpr bool kKeepsAddresses = kProtocol == Protocol::kLl;
+
+  // Reads the addresses of counters, so that no address is waited for later.
+  RW_HOST_DEVICE void find_counters() {
+    if constexpr (!kKeepsAddresses) {
+      kept_send_ = nullptr;
+      kept_receive_ = nullptr;
+    }
+    if (link_ < strand_.num_send_ends) {
+      kept_send_ = strand_.sends[link_].kept;
+      consumed_by_peer_ = strand_.sends[link_].consumed_at;
+    }
+    if (link_ < strand_.num_receive_ends) {
+      kept_receive_ = strand_.receives[link_].kept;
+      consumed_here_ = strand_.receives[link_].consumed_at;
+    }
+  }
   // One thread for each operand and destination finds its slot; one for each link checks that there
   // is room.
   RW_HOST_DEVICE void find_slots() {
