@@ -165,6 +165,6 @@ rw_label_tests(sanitizer-blind comm_test
   "DeviceWindows.RandomProgramsDoWhatAModelDoes/(allocated|registered|on_one_gpu)"
   "as above; the kinds over links run, and so do all other tests of streams" SANITIZER thread)
 rw_label_tests(sanitizer-blind comm_test
-  "StreamHandshake.(EndsAtTheDeadline|CallsBehindAWait|EndsWhenTheHost|ARankThatHasLeft|Names|ComparesOnlyPlaces)"
+  "StreamHandshake.(EndsAtTheDeadline|CallsBehindAWait|EndsWhenTheHost|ARankThatHasLeft|Names|ComparesOnlyLocations)"
   "copies behind a wait that was ended run all the same, unordered between ranks; calls that go right run"
   SANITIZER thread)

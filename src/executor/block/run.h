@@ -40,7 +40,9 @@ RW_HOST_DEVICE void read_counters(const Block& block, const BlockStrand& strand,
       send.output_shift = args.seen[i].shift.output;
     }
   }
-  for (std::uint32_t k = block.thread(); k < strand.num_receive_ends; k += block.size()) {
+  // By the last threads, so that these loads do not wait for those.
+  for (std::uint32_t k = block.size() - 1 - block.thread(); k < strand.num_receive_ends;
+       k += block.size()) {
     read_counters(block, strand.receives[k]);
   }
 }
@@ -232,8 +234,6 @@ RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
   strand.stages = reinterpret_cast<BlockStage*>(shared.stages);
   strand.num_send_ends = message.sends ? 1 : 0;
   strand.num_receive_ends = message.sends ? 0 : 1;
-  block.prologue();
-  stamp_begin(block, args.links.stamps, number);
   if (block.thread() == 0) {
     (void)lay_stages(shared.stages, 1, 1);
     shared.step = StepRecord{};
@@ -244,7 +244,6 @@ RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
       shared.step.num_sends = 1;
       shared.operand = kOwnInput;
       shared.send_end = static_cast<const SendEnd*>(message.ends)[channel];
-      read_counters(block, shared.send_end);
       shared.send_end.address_allowed = message.visible;
       shared.send_end.input_shift = message.shift;
     } else {
@@ -252,6 +251,15 @@ RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
       shared.step.write_output = true;
       shared.operand = 0;
       shared.receive_end = static_cast<const ReceiveEnd*>(message.ends)[channel];
+    }
+  }
+  block.prologue();
+  stamp_begin(block, args.links.stamps, number);
+  if (block.thread() == 0) {
+    // Counters alone: an earlier launch changes nothing else of an end.
+    if (message.sends) {
+      read_counters(block, shared.send_end);
+    } else {
       read_counters(block, shared.receive_end);
     }
   }
