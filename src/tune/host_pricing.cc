@@ -34,6 +34,7 @@ HostPricing::HostPricing(const Config& config, const GroupFacts& facts,
   context_.ranks_per_core = std::max(1.0, facts.ranks_per_processor);
   context_.network = facts.num_hosts > 1;
   const std::size_t given = config.bytes(Setting::kSingleCopyBytes);
+  given_address_bytes_ = given != 0;
   if (given != 0) {
     address_bytes_ = given;
   } else if (facts.same_process) {
@@ -44,6 +45,13 @@ HostPricing::HostPricing(const Config& config, const GroupFacts& facts,
     address_bytes_ = std::max(
         kLeastByAddress, static_cast<std::size_t>(constants.address_cost * constants.copy_rate));
   }
+}
+
+bool HostPricing::address_pays(std::size_t chunk) const noexcept {
+  if (given_address_bytes_ || facts_.same_process) return true;
+  const MachineConstants& machine = context_.machine;
+  const auto bytes = static_cast<double>(chunk);
+  return machine.address_cost + bytes / machine.address_rate < 2 * bytes / machine.copy_rate;
 }
 
 double HostPricing::message_seconds() const noexcept {
@@ -110,6 +118,7 @@ Choice HostPricing::price(const Candidate& candidate, std::size_t unit_bytes) co
   choice.predicted_seconds = staged;
   if (!facts_.all_by_address || !shape.by_address || part < address_bytes_) {
     choice.address_chunk_bytes = 0;
+    if (!address_pays(choice.chunk_bytes)) choice.address_bytes = kNever;
     return choice;
   }
   double by_address = std::numeric_limits<double>::infinity();

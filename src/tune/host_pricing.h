@@ -22,9 +22,13 @@ class HostPricing final : public Pricing {
 
  private:
   void set_chunks(Choice& choice) const;
+  /// Whether a staged chunk of this size is sooner read by its address, where the schedule lets
+  /// only some of the chunks go so.
+  [[nodiscard]] bool address_pays(std::size_t chunk) const noexcept;
 
   GroupFacts facts_;
   CostContext context_;
+  bool given_address_bytes_ = false;  // by the user
   std::size_t address_bytes_ = 0;
 };
 
