@@ -25,6 +25,8 @@ class HostPricing final : public Pricing {
   /// Whether a staged chunk of this size is sooner read by its address, where the schedule lets
   /// only some of the chunks go so.
   [[nodiscard]] bool address_pays(std::size_t chunk) const noexcept;
+  /// A root would wait for readers that wait for its core.
+  [[nodiscard]] bool root_waits(const ScheduleShape& shape, std::size_t unit_bytes) const noexcept;
 
   GroupFacts facts_;
   CostContext context_;

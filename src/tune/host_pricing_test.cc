@@ -45,5 +45,23 @@ TEST(HostPricing, ChunksOfASlotGoByAddressOnlyWhereThatIsSooner) {
   EXPECT_LE(fast.address_bytes, fast.chunk_bytes);
 }
 
+TEST(HostPricing, ARootDoesNotWaitForReadersThatShareItsCore) {
+  const auto checked =
+      schedule::CheckedSchedules().get("direct", {Collective::kBroadcast, 4, 0, 1});
+  const Candidate candidate{"direct", 1, ScheduleShape::of(*checked), nullptr, nullptr};
+  ASSERT_TRUE(candidate.shape.by_address);
+  const MachineConstants constants = machine(10e9, 40e9);
+  GroupFacts facts = two_processes();
+  facts.num_ranks = facts.max_ranks_per_host = 4;
+  const auto by_address = [&](double ranks_per_core, std::size_t bytes) {
+    facts.ranks_per_processor = ranks_per_core;
+    const HostPricing pricing(Config::load(), facts, constants);
+    return pricing.price(candidate, bytes).address_bytes <= bytes;
+  };
+  EXPECT_TRUE(by_address(1, std::size_t{1} << 20U));
+  EXPECT_FALSE(by_address(2, std::size_t{1} << 20U));
+  EXPECT_TRUE(by_address(2, std::size_t{16} << 20U));
+}
+
 }  // namespace
 }  // namespace ropewalk::tune
