@@ -9,7 +9,7 @@
 namespace ropewalk::tune {
 namespace {
 
-GroupFacts two_processes() {
+GroupFacts facts_of_two() {
   GroupFacts facts;
   facts.num_ranks = facts.max_ranks_per_host = 2;
   facts.num_hosts = 1;
@@ -18,7 +18,7 @@ GroupFacts two_processes() {
   return facts;
 }
 
-MachineConstants machine(double copy_rate, double address_rate) {
+MachineConstants rates_of(double copy_rate, double address_rate) {
   MachineConstants constants;
   constants.copy_rate = constants.combine_rate = copy_rate;
   constants.address_rate = address_rate;
@@ -26,22 +26,22 @@ MachineConstants machine(double copy_rate, double address_rate) {
   return constants;
 }
 
-Choice priced(const MachineConstants& constants, std::size_t bytes) {
+Choice doubling_priced(const MachineConstants& constants, std::size_t bytes) {
   // Ranks combine what they receive into what they send next, which has no address of its own.
   const auto checked =
       schedule::CheckedSchedules().get("recursive_doubling", {Collective::kAllReduce, 2, 0, 1});
   const Candidate candidate{"recursive_doubling", 1, ScheduleShape::of(*checked), nullptr, nullptr};
   EXPECT_FALSE(candidate.shape.by_address);
-  return HostPricing(Config::load(), two_processes(), constants).price(candidate, bytes);
+  return HostPricing(Config::load(), facts_of_two(), constants).price(candidate, bytes);
 }
 
 // An EPYC: an all-reduce of 2 MiB out of place took 2.7 times as long with chunks of 32 KiB by
 // address, which ranks read by a system call for each.
 TEST(HostPricing, ChunksOfASlotGoByAddressOnlyWhereThatIsSooner) {
   const std::size_t bytes = std::size_t{2} << 20U;
-  const Choice slow = priced(machine(19.7e9, 8.8e9), bytes);
+  const Choice slow = doubling_priced(rates_of(19.7e9, 8.8e9), bytes);
   EXPECT_GT(slow.address_bytes, slow.chunk_bytes);
-  const Choice fast = priced(machine(10e9, 40e9), bytes);
+  const Choice fast = doubling_priced(rates_of(10e9, 40e9), bytes);
   EXPECT_LE(fast.address_bytes, fast.chunk_bytes);
 }
 
@@ -50,8 +50,8 @@ TEST(HostPricing, ARootDoesNotWaitForReadersThatShareItsCore) {
       schedule::CheckedSchedules().get("direct", {Collective::kBroadcast, 4, 0, 1});
   const Candidate candidate{"direct", 1, ScheduleShape::of(*checked), nullptr, nullptr};
   ASSERT_TRUE(candidate.shape.by_address);
-  const MachineConstants constants = machine(10e9, 40e9);
-  GroupFacts facts = two_processes();
+  const MachineConstants constants = rates_of(10e9, 40e9);
+  GroupFacts facts = facts_of_two();
   facts.num_ranks = facts.max_ranks_per_host = 4;
   const auto by_address = [&](double ranks_per_core, std::size_t bytes) {
     facts.ranks_per_processor = ranks_per_core;
