@@ -157,8 +157,9 @@ FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, Kno
       machine != nullptr ? place_nics(*machine, bootstrap.rank(), devices)
                          : place_nics(tune::Processors::usable(), devices);
   std::vector<NicRecord> own;
-  for (std::size_t d = 0; d < devices.size(); ++d)
+  for (std::size_t d = 0; d < devices.size(); ++d) {
     own.push_back({nic_of(devices[d]), positions[d]});
+  }
   AllNics all_nics = exchange(bootstrap, own, deadline);
   if (all_nics.nics.empty()) return {};
   const std::vector<std::vector<link::Nic>>& nics = all_nics.nics;

@@ -89,26 +89,26 @@ void require_equal(const Value& mine, const Value& theirs, std::string_view fiel
   }
 }
 
-// By collective: 1 + the info among the algorithms of the one that is forced, 0 for none.
+// By collective: 1 + the index among the algorithms of the one that is forced, 0 for none.
 std::array<std::uint8_t, kNumCollectives> forced_numbers(const Config& config) {
   static_assert(sizeof(RankRecord::algorithms) == kNumCollectives);
   std::array<std::uint8_t, kNumCollectives> numbers{};
   for (const auto& [collective, forced] :
        tune::forced_algorithms(config.text(Setting::kAlgorithm))) {
-    std::uint8_t info = 1;
+    std::uint8_t number = 1;
     for (const std::string& algorithm : tune::algorithm_names()) {
-      if (algorithm == forced.name) numbers[static_cast<std::size_t>(collective)] = info;
-      ++info;
+      if (algorithm == forced.name) numbers[static_cast<std::size_t>(collective)] = number;
+      ++number;
     }
   }
   return numbers;
 }
 
-std::string_view forced_name(std::uint8_t info) {
+std::string_view forced_name(std::uint8_t number) {
   const std::vector<std::string>& known = tune::algorithm_names();
-  if (info == 0) return "auto";
-  return info <= known.size() ? std::string_view(known[info - 1U])
-                              : "an algorithm unknown to this rank";
+  if (number == 0) return "auto";
+  return number <= known.size() ? std::string_view(known[number - 1U])
+                                : "an algorithm unknown to this rank";
 }
 
 // What ranks choose by, each for itself, must be equal for them to choose identically.

@@ -112,8 +112,9 @@ MachineCost::MachineCost(DefaultRoutes& routes, const schedule::Schedule& schedu
           const Send send{pipe(rank, peer),
                           path_of(path != nullptr ? *path : routes.find(rank, peer))};
           pipes_[at(send.pipe)].sender = index;
-          for (const int position : paths_[at(send.path)].links)
+          for (const int position : paths_[at(send.path)].links) {
             links_[at(position)].share += block;
+          }
           sends_.push_back(send);
         }
         made.last_receive = static_cast<int>(receives_.size());
