@@ -10,13 +10,9 @@
 #define RW_ROLLED _Pragma("unroll 1")
 /// Before a rarely called function, so that it does not lie between code that runs often.
 #define RW_NOINLINE __noinline__
-/// Before a function that works on arrays in registers. A compiler that finds it in two kernels may
-/// call it, and then they lie in memory.
-#define RW_INLINE __forceinline__
 #else
 #define RW_HOST_DEVICE
 #define RW_UNROLL
 #define RW_ROLLED
 #define RW_NOINLINE
-#define RW_INLINE
 #endif

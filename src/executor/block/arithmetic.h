@@ -39,17 +39,16 @@ class Arithmetic {
   using Compute = typename Element::Compute;
 
   /// `scalar`: what source `scaled_source` (-1: none) is multiplied with, in the low bytes.
-  RW_INLINE RW_HOST_DEVICE Arithmetic(std::int32_t scaled_source, std::uint32_t divisor,
-                                      std::uint64_t scalar)
+  RW_HOST_DEVICE Arithmetic(std::int32_t scaled_source, std::uint32_t divisor, std::uint64_t scalar)
       : scaled_source_(scaled_source), divisor_(divisor), scale_(decode_scalar<Element>(scalar)) {}
 
   /// Takes element `value` of source `s` into `sum`.
-  RW_INLINE RW_HOST_DEVICE void take(Compute& sum, std::uint32_t s, Stored value) const {
+  RW_HOST_DEVICE void take(Compute& sum, std::uint32_t s, Stored value) const {
     Compute x = Element::decode(value);
     if (static_cast<std::int32_t>(s) == scaled_source_) x = apply<RedOp::kProd>(x, scale_);
     sum = s == 0 ? x : apply<kOp>(sum, x);
   }
-  RW_INLINE RW_HOST_DEVICE Stored finish(Compute sum) const {
+  RW_HOST_DEVICE Stored finish(Compute sum) const {
     return Element::encode(divisor_ > 1 ? divide(sum, divisor_) : sum);
   }
 

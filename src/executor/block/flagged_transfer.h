@@ -61,13 +61,13 @@ RW_HOST_DEVICE void store_word(Block& block, std::byte* data, std::uint32_t w, s
 template <typename Element, RedOp kOp, int kWords>
 class Combined {
  public:
-  RW_INLINE RW_HOST_DEVICE Combined(const FlaggedShape& shape, std::uint64_t scalar)
+  RW_HOST_DEVICE Combined(const FlaggedShape& shape, std::uint64_t scalar)
       : arithmetic_(shape.scaled_source, shape.divisor, scalar),
         copies_(kOnlyCopied<Element> ||
                 is_copy(shape.num_sources, shape.scaled_source, shape.divisor)) {}
 
   /// Takes `words` of source `s`.
-  RW_INLINE RW_HOST_DEVICE void take(std::uint32_t s, const std::uint64_t (&words)[kWords]) {
+  RW_HOST_DEVICE void take(std::uint32_t s, const std::uint64_t (&words)[kWords]) {
     RW_UNROLL
     for (int w = 0; w < kWords; ++w) values_[w].word = words[w];
     if constexpr (!kOnlyCopied<Element>) {
@@ -82,7 +82,7 @@ class Combined {
     }
   }
   /// The result, in place of `words`.
-  RW_INLINE RW_HOST_DEVICE void finish(std::uint64_t (&words)[kWords]) {
+  RW_HOST_DEVICE void finish(std::uint64_t (&words)[kWords]) {
     if constexpr (!kOnlyCopied<Element>) {
       if (!copies_) {
         RW_UNROLL
