@@ -67,6 +67,7 @@ bool Membership::merge(const Notice& notice) {
     case Notice::Kind::kCleared: break;
   }
   reasons_[subject] = notice.reason;
+  ended_.push_back(notice.subject);
   if (first_failure_ < 0 && notice.kind != Notice::Kind::kLeft && notice.subject != rank_) {
     first_failure_ = notice.subject;
   }
@@ -108,7 +109,7 @@ int Membership::next_alive(int after) const {
 
 std::vector<Notice> Membership::snapshot() const {
   std::vector<Notice> all;
-  for (int rank = 0; rank < size(); ++rank) {
+  for (const int rank : ended_) {
     switch (state(rank)) {
       case State::kAlive: break;
       case State::kLost: all.push_back({Notice::Kind::kLost, rank, rank_, 0, reason(rank)}); break;

@@ -88,7 +88,9 @@ class Membership {
   /// The next rank after `after` that is alive and not this one; -1 when there is none.
   [[nodiscard]] int next_alive(int after) const;
   [[nodiscard]] int num_alive() const noexcept { return num_alive_; }
-  /// All known states, as notices: the first message on a new connection.
+  /// All known states, as notices: the first message on a new connection. Ranks that were lost,
+  /// left or aborted stand in the order in which that became known, so that a rank that aborted
+  /// because another was lost comes after it.
   [[nodiscard]] std::vector<Notice> snapshot() const;
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -103,6 +105,7 @@ class Membership {
   int num_alive_;
   int first_failure_ = -1;
   std::vector<State> states_;
+  std::vector<int> ended_;  // ranks that are not alive, in the order of the news
   std::vector<std::string> reasons_;
   std::map<std::pair<int, int>, Suspicion> suspicions_;  // by (subject, origin)
 };

@@ -100,6 +100,20 @@ TEST(Membership, TheSnapshotInformsANewcomer) {
   }
 }
 
+// A rank that connects anew learns the cause first: its error names it.
+TEST(Membership, TheSnapshotHasTheOrderOfTheNews) {
+  Membership self(0, 6);
+  self.merge({Kind::kLost, 4, 3, 0, "killed"});
+  self.merge({Kind::kAborted, 1, 1, 0, "rank 4 is lost"});
+  self.merge({Kind::kLeft, 2, 2, 0, {}});
+  std::vector<int> subjects;
+  for (const Notice& notice : self.snapshot()) subjects.push_back(notice.subject);
+  EXPECT_EQ(subjects, (std::vector<int>{4, 1, 2}));
+  Membership other(5, 6);
+  for (const Notice& notice : self.snapshot()) other.merge(notice);
+  EXPECT_EQ(other.first_failure(), 4);
+}
+
 TEST(Notices, MalformedOnesAreRefused) {
   const std::vector<Notice> one = {{Kind::kLost, 1, 2, 3, "reason"}};
   std::vector<std::byte> bytes = encode_notices(one);

@@ -1,5 +1,6 @@
 #include "comm/communicator.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -193,7 +194,10 @@ Communicator::~Communicator() {
   bootstrap_->watch(nullptr);
   if (finalized_) return;
   write_records();
-  bootstrap_->abort("the communicator was destroyed without being finalized");
+  bootstrap_->abort(failure_.broken()
+                        ? fmt::format("the communicator was destroyed after its error: {}",
+                                      failure_.error().what())
+                        : "the communicator was destroyed without being finalized");
 }
 
 void Communicator::connect() {

@@ -7,8 +7,8 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
-#include <thread>
 
+#include "settings.h"
 #include "sisci_api.h"
 #include "transport/window/sisci/testing/fabric.h"
 
@@ -65,7 +65,7 @@ class SoftwareSisci : public ::testing::Test {
   // New settings, seen by the library.
   void set(const std::string& settings) {
     fabric_.write(settings);
-    std::this_thread::sleep_for(60ms);
+    software_sisci_read_settings();
   }
   static std::byte* pages(std::size_t bytes) {
     return static_cast<std::byte*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,

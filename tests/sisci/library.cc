@@ -344,3 +344,9 @@ Library& library() {
 }
 
 }  // namespace software_sisci
+
+void software_sisci_read_settings() {
+  if (const software_sisci::Library* const mine = software_sisci::Library::get()) {
+    mine->read_settings_if_changed();
+  }
+}

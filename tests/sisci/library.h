@@ -275,6 +275,7 @@ class Library {
   void leave() noexcept;
 
   [[nodiscard]] std::shared_ptr<const Settings> settings() const;
+  void read_settings_if_changed() const;
   [[nodiscard]] unsigned host() const noexcept { return host_; }
   /// While a descriptor is open.
   Fabric& fabric() noexcept { return *fabric_; }
@@ -314,7 +315,6 @@ class Library {
   ~Library();
   void begin();
   void end();
-  void read_settings_if_changed() const;
   void run_engine();
   bool carry_on(std::unique_lock<std::mutex>& lock);
   void run_events();

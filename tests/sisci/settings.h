@@ -84,3 +84,7 @@ struct Settings {
 bool read_settings(const std::string& path, unsigned host, Settings& settings, std::string& why);
 
 }  // namespace software_sisci
+
+/// Makes the library of this process read the file now, if it has changed, as it does by itself now
+/// and then.
+extern "C" __attribute__((visibility("default"))) void software_sisci_read_settings();
