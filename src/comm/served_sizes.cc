@@ -27,7 +27,7 @@ std::string served_sizes(tune::Tuner& tuner, Collective collective, int root, in
   std::vector<std::pair<std::size_t, std::string>> from;  // the least size that each serves
   for (unsigned bits = kFirstBits; bits <= kLastBits; bits += tuner.machine() == nullptr ? 1 : 4) {
     std::string algorithm =
-        tuner.priced(collective, root, std::size_t{3} << (bits - 2)).front().algorithm;
+        tuner.priced(collective, root, std::size_t{1} << (bits - 1)).front().algorithm;
     if (from.empty() || from.back().second != algorithm) {
       from.emplace_back(std::size_t{1} << (bits - 1), std::move(algorithm));
     }

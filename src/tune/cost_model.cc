@@ -307,9 +307,12 @@ double predict(const ScheduleShape& shape, const CostContext& context, std::size
   const double work = busiest(shape, costs) * context.ranks_per_core;
   const bool combines = shape.all.combined_in > 0;
   // One thread does the work of all channels, in turn.
-  double hop = machine.hop_latency + shape.channels * (send + (combines ? combine_in : copy_in));
-  if (context.ranks_per_core > 1) hop += machine.switch_cost;
-  return plan::pipelined_seconds(std::max(shape.longest_path * hop, work), rounds, work);
+  const double hop =
+      machine.hop_latency + shape.channels * (send + (combines ? combine_in : copy_in));
+  // Ranks that share a core do nothing else while it goes from one to the next, which each hop
+  // waits for: so this adds to the work.
+  const double switches = context.ranks_per_core > 1 ? shape.longest_path * machine.switch_cost : 0;
+  return switches + plan::pipelined_seconds(std::max(shape.longest_path * hop, work), rounds, work);
 }
 
 }  // namespace ropewalk::tune

@@ -22,6 +22,8 @@ class HostPricing final : public Pricing {
 
  private:
   void set_chunks(Choice& choice) const;
+  /// The share of the time through slots that a transfer of `bytes` by address must stay below.
+  [[nodiscard]] double worth_of(std::size_t bytes) const noexcept;
   /// Whether a staged chunk of this size is sooner read by its address, where the schedule lets
   /// only some of the chunks go so.
   [[nodiscard]] bool address_pays(std::size_t chunk) const noexcept;

@@ -86,7 +86,7 @@ TEST(PlannedChoice, WhereStepsLagAllReducesByTreesComeCloseToTheirLinks) {
     // So long that filling and draining take little of it.
     constexpr std::size_t kVeryLong = 4 * kLong;
     const Choice choice = *tuner.choose(Collective::kAllReduce, 0, kVeryLong);
-    const double least = 1.5 * static_cast<double>(kVeryLong) / (choice.algbw_gbps * 1e9);
+    const double least = static_cast<double>(kVeryLong) / (choice.algbw_gbps * 1e9);
     ASSERT_NE(choice.routed, nullptr) << choice.algorithm;
     EXPECT_EQ(choice.routed->checked->schedule().parts, 1) << choice.algorithm;
     EXPECT_LT(choice.predicted_seconds, least / 0.95) << choice.algorithm;
@@ -153,8 +153,8 @@ TEST(PlannedChoice, IsTheCheapestOfAllCandidates) {
   for (const char* machine : {"dgx1v", "h200-4gpu"}) {
     Rank rank(recorded(machine));
     for (const Collective collective : plan::planned_collectives()) {
-      // A power of two's middle, which stands for all its sizes.
-      for (std::size_t bytes = 3; bytes <= kLong; bytes *= 256) {
+      // Powers of two, each of which stands for all sizes up to the next.
+      for (std::size_t bytes = 2; bytes <= kLong; bytes *= 256) {
         const Choice& choice = rank.choose(collective, bytes);
         const Choice cheapest = rank.tuner().priced(collective, 0, bytes).front();
         EXPECT_EQ(choice.algorithm, cheapest.algorithm) << name(collective) << " of " << bytes;

@@ -18,8 +18,7 @@ Tuner::Tuner(Candidates candidates, std::unique_ptr<Pricing> pricing)
 std::shared_ptr<const Choice> Tuner::choose(Collective collective, int root,
                                             std::size_t unit_bytes) {
   if (pricing_->shared_by_sizes()) {
-    return for_bucket(collective, root, static_cast<std::size_t>(std::bit_width(unit_bytes)),
-                      unit_bytes);
+    return for_bucket(collective, root, unit_bytes);
   }
   auto choice = std::make_shared<const Choice>(cheapest(collective, root, unit_bytes));
   log::info(log::kTuning,
@@ -30,18 +29,18 @@ std::shared_ptr<const Choice> Tuner::choose(Collective collective, int root,
   return choice;
 }
 
-std::shared_ptr<const Choice> Tuner::for_bucket(Collective collective, int root, std::size_t bucket,
+std::shared_ptr<const Choice> Tuner::for_bucket(Collective collective, int root,
                                                 std::size_t unit_bytes) {
+  const auto bucket = static_cast<std::size_t>(std::bit_width(unit_bytes));
   std::shared_ptr<const Choice>& entry =
-      has_root(collective) && root != 0
-          ? rooted_[{collective, root}][bucket % kBuckets]
-          : rootless_[static_cast<std::size_t>(collective)][bucket % kBuckets];
+      has_root(collective) && root != 0 ? rooted_[{collective, root}][bucket]
+                                        : rootless_[static_cast<std::size_t>(collective)][bucket];
   if (entry == nullptr) {
-    const std::size_t middle = bucket < 2 ? unit_bytes : std::size_t{3} << (bucket - 2);
-    entry = std::make_shared<const Choice>(cheapest(collective, root, middle));
-    const std::size_t last = (std::size_t{1} << std::min<std::size_t>(bucket, 63U)) - 1;
+    // Most sizes are powers of two.
+    const std::size_t least = std::bit_floor(unit_bytes);
+    entry = std::make_shared<const Choice>(cheapest(collective, root, least));
     log::info(log::kTuning, "{} of {} to {} bytes in a unit, {} ranks: {}, {:.4g} us predicted",
-              name(collective), bucket == 0 ? 0 : (last >> 1U) + 1, last,
+              name(collective), least, least == 0 ? 0 : 2 * (least - 1) + 1,
               candidates_.facts().num_ranks, entry->algorithm, entry->predicted_seconds * 1e6);
   }
   return entry;

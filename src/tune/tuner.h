@@ -78,10 +78,9 @@ class Tuner {
   [[nodiscard]] Choice message(std::size_t bytes) const { return pricing_->message(bytes); }
 
  private:
-  static constexpr std::size_t kBuckets = 64;  // powers of two
+  static constexpr std::size_t kBuckets = 65;  // from a power of two to the next
   using Choices = std::array<std::shared_ptr<const Choice>, kBuckets>;
   [[nodiscard]] std::shared_ptr<const Choice> for_bucket(Collective collective, int root,
-                                                         std::size_t bucket,
                                                          std::size_t unit_bytes);
   [[nodiscard]] Choice cheapest(Collective collective, int root, std::size_t unit_bytes);
   [[nodiscard]] const Candidate* given_for(Collective collective, int root) const;
