@@ -47,9 +47,9 @@ void set_elements(Call& call, size_t count, rwDataType_t type) {
   call.count = count * carrier.per_element;
 }
 
-// Runs now, starts, or joins the open group, as `request` and the group say.
 template <typename Call>
-void perform(rwComm& comm, const Call& call, rwStream_t stream, rwRequest_t* request) {
+[[gnu::noinline]] void start(rwComm& comm, const Call& call, rwStream_t stream,
+                             rwRequest_t* request) {
   Group& group = Group::of_thread();
   if (stream != nullptr) {
     if (request != nullptr) {
@@ -85,6 +85,20 @@ void perform(rwComm& comm, const Call& call, rwStream_t stream, rwRequest_t* req
     comm.comm->start(call, handle->request);
   }
   *request = handle.release();
+}
+
+// Runs now, starts, or joins the open group, as `request` and the group say.
+inline void perform(rwComm& comm, const CollectiveCall& call, rwStream_t stream,
+                    rwRequest_t* request) {
+  if (stream == nullptr && request == nullptr && !Group::open_in_thread()) [[likely]] {
+    comm.comm->run(call);
+  } else {
+    start(comm, call, stream, request);
+  }
+}
+inline void perform(rwComm& comm, const PointToPointCall& call, rwStream_t stream,
+                    rwRequest_t* request) {
+  start(comm, call, stream, request);
 }
 
 CollectiveCall make(Collective collective, const void* input, void* output, size_t count,

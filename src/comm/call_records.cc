@@ -104,20 +104,26 @@ void CallRecords::keep_times() noexcept {
   for (; times_kept_ < last; ++times_kept_) {
     Slot* slot = find(times_kept_ + 1);
     if (slot == nullptr) continue;
-    const std::uint8_t operation = slot->operation.load(kRelaxed);
+    const std::uint64_t kinds = slot->kinds.load(kRelaxed);
     const std::uint64_t packed = slot->started.load(kRelaxed);
-    if ((operation & kOnDevice) == 0 || packed == 0) continue;
+    if ((kinds & kOnDevice) == 0 || packed == 0) continue;
     const StampRange range = StampRange::unpacked(packed);
     if (!times->about_to_be_reused(range)) return;
     const StampedTimes stamped = times->read(range);
-    // As in fill(): who reads meanwhile takes it for none.
+    // As in add(): who reads meanwhile takes it for none.
     const Id id = times_kept_ + 1;
     slot->id.store(0, kRelaxed);
     std::atomic_thread_fence(std::memory_order_release);
     slot->started.store(stamped.begin, kRelaxed);
     slot->completed.store(stamped.end, kRelaxed);
-    slot->operation.store(operation | kTimesKept, kRelaxed);
+    slot->kinds.store(kinds | kTimesKept, kRelaxed);
     slot->id.store(id, std::memory_order_release);
+  }
+}
+
+void CallRecords::forget_times(Id begin, Id end) noexcept {
+  for (Id id = begin; id < end; ++id) {
+    if (Slot* slot = find(id)) slot->started.store(0, std::memory_order_relaxed);
   }
 }
 
@@ -128,17 +134,19 @@ bool CallRecords::read_slot(const Slot& slot, Record& record, StampedTimes& stam
   record.call = slot.call.load(kRelaxed);
   record.count = slot.count.load(kRelaxed);
   const std::uint64_t scheduled = slot.scheduled.load(kRelaxed);
-  const std::uint64_t started = slot.started.load(kRelaxed);
+  std::uint64_t started = slot.started.load(kRelaxed);
   const std::uint64_t completed = slot.completed.load(kRelaxed);
-  const int root_or_peer = slot.root_or_peer.load(kRelaxed);
-  const std::uint32_t label = slot.label.load(kRelaxed);
-  const unsigned operation = slot.operation.load(kRelaxed);
-  const std::uint8_t type = slot.type.load(kRelaxed);
-  const std::uint8_t op = slot.op.load(kRelaxed);
-  const std::uint16_t stream = slot.stream.load(kRelaxed);
+  const std::uint64_t label_and_root = slot.label_and_root.load(kRelaxed);
+  const std::uint64_t kinds = slot.kinds.load(kRelaxed);
   std::atomic_thread_fence(std::memory_order_acquire);
   if (slot.id.load(kRelaxed) != record.id) return false;  // another one's by now
 
+  const auto root_or_peer = static_cast<std::int32_t>(label_and_root >> kRootShift);
+  const auto label = static_cast<std::uint32_t>(label_and_root);
+  const auto operation = static_cast<std::uint8_t>(kinds);
+  const auto type = static_cast<std::uint8_t>(kinds >> kTypeShift);
+  const auto op = static_cast<std::uint8_t>(kinds >> kOpShift);
+  const auto stream = static_cast<std::uint16_t>(kinds >> kStreamShift);
   const unsigned kind = operation & ~(unsigned{kOnDevice} | kTimesKept);
   record.on_device = (operation & kOnDevice) != 0;
   const bool barrier = type == static_cast<std::uint8_t>(CarriedType::kNothing);
@@ -178,6 +186,9 @@ bool CallRecords::read_slot(const Slot& slot, Record& record, StampedTimes& stam
   if (completed != 0) {
     record.state = State::kCompleted;
     record.completed_ns = scale_.realtime_ns(completed);
+    const bool spared = completed == started && record.id > read_at_.load(kRelaxed);
+    record.timed = started != 0 && !spared;
+    if (started == 0) started = completed;
   } else if (started != 0) {
     record.state = State::kStarted;
   }

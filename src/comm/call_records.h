@@ -19,6 +19,7 @@
 #include "comm/collective_call.h"
 #include "comm/device_times.h"
 #include "comm/executor.h"
+#include "comm/short_call_clock.h"
 #include "core/mutex.h"
 #include "core/ticks.h"
 
@@ -53,6 +54,8 @@ class CallRecords {
     bool on_device = false;
     const void* stream = nullptr;  ///< of operations on a GPU; null: CUDA's default one
     /// Its state and times are known: of operations on a GPU only where their launch notes them.
+    /// Of short calls on the host that followed each other closely, but for a pause: the state is
+    /// known, and the times are those of a call before.
     bool timed = true;
     State state = State::kScheduled;
     // CLOCK_REALTIME in ns; 0: not yet. An operation on a GPU is scheduled when it is enqueued.
@@ -66,27 +69,69 @@ class CallRecords {
   CallRecords(std::size_t capacity, bool all);
 
   [[nodiscard]] bool enabled() const noexcept { return capacity_ != 0; }
+  /// Whether every record shall have times of its own: where all are kept. Else short calls have
+  /// those of one of them (ShortCallClock), and no length.
+  [[nodiscard]] bool exact() const noexcept { return all_; }
 
-  /// When an operation starts.
-  enum class Starts : std::uint8_t { kLater, kNow };
+  /// What the records of equal calls have in common.
+  class Shape {
+   public:
+    Shape() = default;
 
-  /// Of a collective that is scheduled now. @param number  on this communicator, from 1
+   private:
+    friend class CallRecords;
+    std::uint64_t count_ = 0;
+    std::uint64_t label_and_root_ = 0;
+    std::uint64_t kinds_ = 0;
+    std::size_t counter_ = 0;
+  };
   /// @param label  of its algorithm, or 0
-  Id begin(const CollectiveCall& call, std::uint64_t number, Starts starts, std::uint16_t label,
-           bool on_device) noexcept {
-    if (!enabled()) return 0;
-    Slot& slot = next_slot();
-    fill(slot, call, static_cast<unsigned>(call.collective), call.root, on_device);
-    slot.label.store(label, std::memory_order_relaxed);
-    slot.op.store(static_cast<std::uint8_t>(call.op), std::memory_order_relaxed);
-    return publish(slot, number, starts);
+  [[nodiscard]] static Shape shape_of(const CollectiveCall& call, std::uint16_t label,
+                                      bool on_device) noexcept {
+    const auto kind = static_cast<std::uint8_t>(call.collective);
+    return shape_of(call, kind, call.root, label, static_cast<std::uint8_t>(call.op), on_device);
   }
-  Id begin(const PointToPointCall& call, Starts starts, bool on_device) noexcept {
+  [[nodiscard]] static Shape shape_of(const PointToPointCall& call, bool on_device) noexcept {
+    return shape_of(call, call.sends ? kSend : kReceive, call.peer, 0, 0, on_device);
+  }
+
+  /// Of an operation that is scheduled now. @param number  of a collective, on this communicator,
+  /// from 1; 0: a message
+  Id begin(const Shape& shape, std::uint64_t number) noexcept {
     if (!enabled()) return 0;
-    Slot& slot = next_slot();
-    fill(slot, call, call.sends ? kSend : kReceive, call.peer, on_device);
-    slot.label.store(0, std::memory_order_relaxed);
-    return publish(slot, 0, starts);
+    return add(shape, number, [this](Slot& slot, Id id) {
+      slot.scheduled.store(read_clock(id, false), std::memory_order_relaxed);
+      slot.started.store(0, std::memory_order_relaxed);
+      slot.completed.store(0, std::memory_order_relaxed);
+    });
+  }
+  Id begin(const CollectiveCall& call, std::uint64_t number, std::uint16_t label,
+           bool on_device) noexcept {
+    return begin(shape_of(call, label, on_device), number);
+  }
+  Id begin(const PointToPointCall& call, bool on_device) noexcept {
+    return begin(shape_of(call, on_device), 0);
+  }
+  /// Of a collective that was scheduled, and started, a moment ago, and is at work.
+  Id begin_started(const Shape& shape, std::uint64_t number) noexcept {
+    if (!enabled()) return 0;
+    return add(shape, number, [this](Slot& slot, Id id) {
+      const std::uint64_t now = read_clock(id, false);
+      slot.scheduled.store(now, std::memory_order_relaxed);
+      slot.started.store(now, std::memory_order_relaxed);
+      slot.completed.store(0, std::memory_order_relaxed);
+    });
+  }
+  /// Of a collective on the host that was all done within a moment: its record has one time, which
+  /// may be that of a call before (ShortCallClock).
+  void add_short(const Shape& shape, std::uint64_t number) noexcept {
+    if (!enabled()) return;
+    add(shape, number, [this](Slot& slot, Id id) {
+      const std::uint64_t at = clock_.spares(id) ? clock_.last() : read_clock(id, true);
+      slot.scheduled.store(at, std::memory_order_relaxed);
+      slot.started.store(at, std::memory_order_relaxed);
+      slot.completed.store(at, std::memory_order_relaxed);
+    });
   }
 
   /// @param protocol  where links have several
@@ -96,15 +141,15 @@ class CallRecords {
   [[nodiscard]] std::uint16_t label_of(std::string_view algorithm, std::string_view protocol = {},
                                        std::optional<std::vector<SentBytes>> sent = {});
   void set_label(Id id, std::uint16_t label) noexcept {
-    if (Slot* slot = find(id)) slot->label.store(label, std::memory_order_relaxed);
+    if (Slot* slot = find(id)) set_low(*slot, label);
   }
   /// @pre set_label() was called
   void set_chunk(Id id, std::size_t bytes) noexcept {
     if (Slot* slot = find(id)) {
-      const std::uint32_t label = slot->label.load(std::memory_order_relaxed) & kLabel;
+      const auto label =
+          static_cast<std::uint32_t>(slot->label_and_root.load(std::memory_order_relaxed) & kLabel);
       const auto units = static_cast<std::uint32_t>(bytes / kChunkUnit);
-      slot->label.store(label | std::min(units, kMostChunkUnits) << kLabelBits,
-                        std::memory_order_relaxed);
+      set_low(*slot, label | std::min(units, kMostChunkUnits) << kLabelBits);
     }
   }
   void start(Id id) noexcept {
@@ -125,8 +170,9 @@ class CallRecords {
                 const void* stream) noexcept {
     Slot* slot = find(id);
     if (slot == nullptr) return;
-    slot->stream.store(stream == last_stream_ ? last_stream_number_ : number_of(stream),
-                       std::memory_order_relaxed);
+    const std::uint64_t number = stream == last_stream_ ? last_stream_number_ : number_of(stream);
+    const std::uint64_t kinds = slot->kinds.load(std::memory_order_relaxed);
+    slot->kinds.store(kinds | number << kStreamShift, std::memory_order_relaxed);
     slot->scheduled.store(scheduled, std::memory_order_relaxed);
     if (range.blocks == 0) return;
     slot->started.store(range.packed(), std::memory_order_relaxed);
@@ -150,17 +196,16 @@ class CallRecords {
     std::atomic<Id> id{0};
     std::atomic<std::uint64_t> call{0};
     std::atomic<std::uint64_t> scheduled{0};  // ticks, as are the next two; 0: not yet
+    // On the host, 0 of what is complete: its times are not known (ShortCallClock).
     // On a GPU: the packed StampRange, or 0; then, with kTimesKept, both are its stamps.
     std::atomic<std::uint64_t> started{0};
     std::atomic<std::uint64_t> completed{0};
     std::atomic<std::uint64_t> count{0};
-    std::atomic<std::int32_t> root_or_peer{0};
-    std::atomic<std::uint32_t> label{0};  // and the chunk, in kChunkUnit, above it
-    // Collective, or kSend, kReceive; with kOnDevice, kTimesKept
-    std::atomic<std::uint8_t> operation{0};
-    std::atomic<std::uint8_t> type{0};     // DataType or CarriedType
-    std::atomic<std::uint8_t> op{0};       // RedOp
-    std::atomic<std::uint16_t> stream{0};  // its index in streams_
+    // The label, above it the chunk, in kChunkUnit, and in the upper half the root or peer.
+    std::atomic<std::uint64_t> label_and_root{0};
+    // From the lowest byte: Collective, or kSend, kReceive, with kOnDevice, kTimesKept; DataType or
+    // CarriedType; RedOp; and two bytes with the stream's index in streams_.
+    std::atomic<std::uint64_t> kinds{0};
   };
   static_assert(sizeof(Slot) == 64);
   static constexpr std::uint8_t kSend = 0x20;
@@ -168,46 +213,66 @@ class CallRecords {
   static constexpr std::uint8_t kBarrier = 0x22;  // only of counts_
   static constexpr std::uint8_t kTimesKept = 0x40;
   static constexpr std::uint8_t kOnDevice = 0x80;
+  static constexpr unsigned kTypeShift = 8;
+  static constexpr unsigned kOpShift = 16;
+  static constexpr unsigned kStreamShift = 24;
+  static constexpr unsigned kRootShift = 32;
   static constexpr unsigned kLabelBits = 16;
   static constexpr std::uint32_t kLabel = (1U << kLabelBits) - 1;
   static constexpr std::size_t kChunkUnit = 256;
   static constexpr std::uint32_t kMostChunkUnits = (1U << (32 - kLabelBits)) - 1;
 
   template <typename AnyCall>
-  void fill(Slot& slot, const AnyCall& call, unsigned operation, int root_or_peer,
-            bool on_device) noexcept {
+  static Shape shape_of(const AnyCall& call, std::uint8_t kind, int root_or_peer,
+                        std::uint16_t label, std::uint8_t op, bool on_device) noexcept {
+    Shape shape;
+    shape.count_ = call.count;
+    shape.label_and_root_ = label | std::uint64_t{static_cast<std::uint32_t>(root_or_peer)}
+                                        << kRootShift;
+    const auto type = call.carried == CarriedType::kNone ? static_cast<std::uint64_t>(call.type)
+                                                         : static_cast<std::uint64_t>(call.carried);
+    shape.kinds_ = std::uint64_t{kind} | (on_device ? kOnDevice : 0U) | type << kTypeShift |
+                   std::uint64_t{op} << kOpShift;
+    shape.counter_ = call.carried == CarriedType::kNothing ? kBarrier : kind;
+    return shape;
+  }
+  static void set_low(Slot& slot, std::uint32_t low) noexcept {
+    const std::uint64_t all = slot.label_and_root.load(std::memory_order_relaxed);
+    slot.label_and_root.store(all >> kRootShift << kRootShift | low, std::memory_order_relaxed);
+  }
+  // For the record `id`, the newest one. @param spare  as ShortCallClock::read()'s `counts`
+  std::uint64_t read_clock(Id id, bool spare) noexcept {
+    const std::uint64_t now = ticks();
+    const Id before = clock_.read_at();
+    if (!clock_.read(id, now, spare) && id > before + 1) [[unlikely]]
+      forget_times(before + 1, id);
+    read_at_.store(id, std::memory_order_relaxed);
+    return now;
+  }
+  // Of the records from `begin` to before `end`, which had the last reading.
+  void forget_times(Id begin, Id end) noexcept;
+  template <typename SetTimes>
+  Id add(const Shape& shape, std::uint64_t number, SetTimes set_times) noexcept {
     constexpr auto kRelaxed = std::memory_order_relaxed;
-    std::atomic<std::uint64_t>& count =
-        counts_[call.carried == CarriedType::kNothing ? kBarrier : operation];
+    std::atomic<std::uint64_t>& count = counts_[shape.counter_];
     count.store(count.load(kRelaxed) + 1, kRelaxed);
+    const Id before = last_.load(kRelaxed);
+    // In a ring the slot of the oldest record.
+    const Id at = before & (capacity_ - 1);
+    if (all_ && at == 0) add_block();
+    Slot& slot = newest_[at];
     // Readers take it for none meanwhile.
     slot.id.store(0, kRelaxed);
     std::atomic_thread_fence(std::memory_order_release);
-    slot.completed.store(0, kRelaxed);
-    slot.stream.store(0, kRelaxed);
-    slot.count.store(call.count, kRelaxed);
-    slot.root_or_peer.store(root_or_peer, kRelaxed);
-    slot.operation.store(static_cast<std::uint8_t>(operation | (on_device ? kOnDevice : 0U)),
-                         kRelaxed);
-    slot.type.store(call.carried == CarriedType::kNone ? static_cast<std::uint8_t>(call.type)
-                                                       : static_cast<std::uint8_t>(call.carried),
-                    kRelaxed);
-  }
-  Id publish(Slot& slot, std::uint64_t number, Starts starts) noexcept {
-    const Id id = last_.load(std::memory_order_relaxed) + 1;
-    const std::uint64_t now = ticks();
-    slot.call.store(number, std::memory_order_relaxed);
-    slot.scheduled.store(now, std::memory_order_relaxed);
-    slot.started.store(starts == Starts::kNow ? now : 0, std::memory_order_relaxed);
+    const Id id = before + 1;
+    slot.call.store(number, kRelaxed);
+    set_times(slot, id);
+    slot.count.store(shape.count_, kRelaxed);
+    slot.label_and_root.store(shape.label_and_root_, kRelaxed);
+    slot.kinds.store(shape.kinds_, kRelaxed);
     slot.id.store(id, std::memory_order_release);
     last_.store(id, std::memory_order_release);
     return id;
-  }
-  // Of the next record. In a ring that of the oldest one.
-  Slot& next_slot() noexcept {
-    const Id at = last_.load(std::memory_order_relaxed) & (capacity_ - 1);
-    if (all_ && at == 0) add_block();
-    return newest_[at];
   }
   // Null for 0, and for a record that is kept no more.
   Slot* find(Id id) noexcept {
@@ -230,6 +295,8 @@ class CallRecords {
   std::size_t capacity_ = 0;  // of a block
   bool all_ = false;
   std::atomic<Id> last_{0};
+  ShortCallClock clock_;        // by the thread that begins records
+  std::atomic<Id> read_at_{0};  // clock_'s: of later ones the times may be forgotten yet
   std::array<std::atomic<std::uint64_t>, kBarrier + 1> counts_{};  // by operation
   Slot* newest_ = nullptr;  // the block that is written; by the thread that begins records
   mutable Mutex mutex_;

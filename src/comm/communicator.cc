@@ -514,7 +514,7 @@ std::unique_ptr<Task> Communicator::new_task(const CollectiveCall& call) {
   const Validated valid = validate(call, rank(), size());
   before_call();
   auto task = std::make_unique<CollectiveTask>(*this, call, valid.in_place, next_number());
-  task->record_in(records_, records_.begin(call, calls_, CallRecords::Starts::kLater, 0, false), 1);
+  task->record_in(records_, records_.begin(call, calls_, 0, false), 1);
   return task;
 }
 
@@ -526,7 +526,7 @@ std::unique_ptr<Task> Communicator::new_task(std::vector<PointToPointCall> calls
   }
   CallRecords::Id first = 0;
   for (const PointToPointCall& call : calls) {
-    const CallRecords::Id id = records_.begin(call, CallRecords::Starts::kLater, false);
+    const CallRecords::Id id = records_.begin(call, false);
     if (first == 0) first = id;
   }
   const std::size_t count = calls.size();
@@ -561,7 +561,7 @@ void Communicator::run(const CollectiveCall& call) {
   const Use use(*this);
   failure_.check();
   const nvtx::Range range([&] { return describe_range(call); });
-  if (log::enabled(log::Level::kTrace, log::kColl)) [[unlikely]]
+  if (log::traces()) [[unlikely]]
     trace(call, "blocking");
   before_call();
   const bool again = !has_worker_ && last_.collective != nullptr && last_.call == call;
@@ -571,32 +571,49 @@ void Communicator::run(const CollectiveCall& call) {
     if (prepared == nullptr) {
       const Validated valid = validate(call, rank(), size());
       CollectiveTask task(*this, call, valid.in_place, next_number());
-      task.record_in(records_, records_.begin(call, calls_, CallRecords::Starts::kLater, 0, false),
-                     1);
+      task.record_in(records_, records_.begin(call, calls_, 0, false), 1);
       drain_queue();
       const Lock lock(engine_mutex_);
       walk_through(task);
       return;
     }
     in_place = validate_buffers(call, prepared->extent(), rank()).in_place;
-    last_ = {call, &prepared->collective(), label_of(*prepared)};
+    last_ = {call, &prepared->collective(), record_shape(*prepared, call)};
   }
   const auto number = static_cast<std::uint32_t>(next_number());
-  const CallRecords::Id record =
-      records_.begin(call, calls_, CallRecords::Starts::kNow, last_.label, false);
+  CallRecords::Id record = 0;
+  const auto begin_record = [&] {
+    if (record == 0) record = records_.begin_started(last_.record, calls_);
+  };
+  const bool exact = records_.exact();
+  if (exact) begin_record();
+  std::uint64_t turns = 0;  // of the wait
   try {
-    const bool done =
-        again ? host_executor_->run_again(*last_.collective, number)
-              : host_executor_->run(*prepared, call, in_place, tag_of(call, number), nullptr);
+    bool done = again
+                    ? host_executor_->run_again(*last_.collective, number)
+                    : host_executor_->run(*prepared, call, in_place, tag_of(call, number), nullptr);
+    if (!done) {
+      // The shortest wait needs neither a task nor a look at anything but the links.
+      turns = waiter_->bare_turns();
+      for (std::uint64_t left = turns; left > 0 && !done; --left) {
+        done = host_executor_->walk(*last_.collective);
+      }
+    }
     if (done) {
-      records_.complete(record);
+      if (exact) {
+        records_.complete(record);
+      } else {
+        records_.add_short(last_.record, calls_);
+      }
       return;
     }
   } catch (const Error& error) {
+    begin_record();
     broke(error);
   }
+  begin_record();
   CollectiveTask task(*this, call, *last_.collective);
-  walk_through(task);
+  walk_through(task, turns);
   records_.complete(record);
 }
 
@@ -655,11 +672,15 @@ void Communicator::execute(Task& task) {
   walk_through(task);
 }
 
-void Communicator::walk_through(Task& task) {
+void Communicator::walk_through(Task& task, std::uint64_t turns) {
   current_ = &task;
   if (emulation_ != nullptr) emulation_->begin();
   if (!told_.empty()) told_.clear();
-  waiter_->restart();
+  if (turns == 0) {
+    waiter_->restart();
+  } else {
+    waiter_->restart_after(turns, team_.moves());
+  }
   task.started();
   try {
     while (!task.advance(team_)) waiter_->idle(team_.moves());
@@ -942,8 +963,7 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   const std::uint16_t label = device_->last_by_copy_engines()
                                   ? label_of_copies(prepared)
                                   : label_of(prepared, executor::name(prepared.choice().protocol));
-  const CallRecords::Id record =
-      records_.begin(call, calls_, CallRecords::Starts::kLater, label, true);
+  const CallRecords::Id record = records_.begin(call, calls_, label, true);
   records_.launched(record, device_->last_launch(), scheduled, stream);
 }
 
@@ -966,7 +986,7 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
   const std::uint64_t scheduled = ticks();
   const std::vector<StampRange> launches = device_->send_and_receive(calls, stream);
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    const CallRecords::Id record = records_.begin(calls[i], CallRecords::Starts::kLater, true);
+    const CallRecords::Id record = records_.begin(calls[i], true);
     records_.launched(record, launches[i], scheduled, stream);
   }
 }

@@ -301,7 +301,15 @@ class Communicator final : public executor::WaitHook {
   void trace(const PointToPointCall& call, std::string_view how) const;
   void execute(Task& task);
   // The same without a range for tools (core/nvtx.h), for who has one.
-  void walk_through(Task& task);
+  // @param turns  that its wait has taken already
+  void walk_through(Task& task, std::uint64_t turns = 0);
+  // Of the call's record, kept with what it runs with.
+  const CallRecords::Shape& record_shape(HostCall& prepared, const CollectiveCall& call) {
+    std::optional<HostCall::Recorded>& kept = prepared.recorded();
+    if (!kept.has_value() || kept->carried != call.carried) [[unlikely]]
+      kept = {call.carried, CallRecords::shape_of(call, label_of(prepared), false)};
+    return kept->shape;
+  }
   // What the call runs with, if it needs no task unless it must wait; else null. Forgets last_.
   HostCall* short_call(const CollectiveCall& call);
   // Throws kInterrupted when the program wants the call to end.
@@ -365,7 +373,7 @@ class Communicator final : public executor::WaitHook {
   struct Last {
     CollectiveCall call;
     PreparedCollective* collective = nullptr;
-    std::uint16_t label = 0;
+    CallRecords::Shape record;
   };
   Last last_;
   int point_to_point_channel_ = 0;

@@ -29,7 +29,6 @@ using executor::PackedPrograms;
 using executor::testing::Case;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Starts = CallRecords::Starts;
 
 constexpr int kStopRanks = 3;
 constexpr std::size_t kStopCount = 8;
@@ -66,8 +65,7 @@ std::map<int, std::string> told(Absence absence) {
     const auto enqueue = [&](std::uint32_t number) {
       const std::uint64_t scheduled = ticks();
       const StampRange range = times.next(1);
-      records.launched(records.begin(all_reduce(), number, Starts::kLater, 0, true), range,
-                       scheduled, nullptr);
+      records.launched(records.begin(all_reduce(), number, 0, true), range, scheduled, nullptr);
       return times.stamps(range);
     };
     // The first collective is over.
@@ -144,7 +142,7 @@ TEST(DeviceStop, FindsThePeersOfMessages) {
     PointToPointCall call;
     call.peer = peer;
     call.count = 1;
-    records.launched(records.begin(call, Starts::kLater, true),
+    records.launched(records.begin(call, true),
                      launch.part(static_cast<std::uint32_t>(peer - 1), 1), ticks(), nullptr);
   }
   stamps.words[0] = executor::LaunchStamps::stamp(stamps.launch, 100);

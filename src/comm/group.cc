@@ -13,8 +13,11 @@
 
 namespace ropewalk::comm {
 
+constinit thread_local const Group* Group::of_this_thread_ = nullptr;
+
 Group& Group::of_thread() {
   thread_local Group group;
+  of_this_thread_ = &group;
   return group;
 }
 

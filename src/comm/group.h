@@ -19,6 +19,11 @@ class Group {
   static Group& of_thread();
 
   [[nodiscard]] bool open() const noexcept { return depth_ > 0; }
+  /// of_thread().open(), for who asks at each call.
+  [[nodiscard]] static bool open_in_thread() noexcept {
+    const Group* here = of_this_thread_;
+    return here != nullptr && here->open();
+  }
   void start() noexcept { ++depth_; }
 
   /// Adds a validated call. Without `request` the outermost end() waits for it.
@@ -66,6 +71,7 @@ class Group {
   };
 
   int depth_ = 0;
+  static constinit thread_local const Group* of_this_thread_;  // null until it is asked for
   std::vector<Entry> entries_;
   std::vector<OnDevice> on_device_;
   std::vector<Joins> joins_;

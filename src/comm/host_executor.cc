@@ -96,14 +96,6 @@ bool HostExecutor::run(PreparedCall& prepared, const CollectiveCall& call, bool 
   return walk(host_call.collective());
 }
 
-bool HostExecutor::walk(PreparedCollective& collective) {
-  bool done = true;
-  for (executor::Strand& strand : collective.strands()) {
-    done &= executor::walk(team_, strand, collective.call());
-  }
-  return done;
-}
-
 void HostExecutor::forget_schedules() {
   std::erase_if(collectives_, [](const auto& entry) { return entry.second.given; });
 }

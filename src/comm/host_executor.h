@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "comm/agreed_chunks.h"
+#include "comm/call_records.h"
 #include "comm/executor.h"
 #include "comm/prepared.h"
 #include "executor/host/host_team.h"
@@ -26,12 +27,19 @@ class HostCall final : public PreparedCall {
     return collective_.sent_bytes(shape());
   }
   [[nodiscard]] PreparedCollective& collective() const noexcept { return collective_; }
+  /// Of its calls' records, and what they carry, which it may serve several kinds of.
+  struct Recorded {
+    CarriedType carried = CarriedType::kNone;
+    CallRecords::Shape shape;
+  };
+  [[nodiscard]] std::optional<Recorded>& recorded() noexcept { return recorded_; }
   /// Where its chunks are tuned.
   [[nodiscard]] const std::optional<ChunkRange>& chunks() const noexcept { return chunks_; }
 
  private:
   PreparedCollective& collective_;
   std::optional<ChunkRange> chunks_;
+  std::optional<Recorded> recorded_;
 };
 
 class HostExecutor final : public Executor {
@@ -67,6 +75,17 @@ class HostExecutor final : public Executor {
     team_.history().record(collective.call().tag);
     return walk(collective);
   }
+  /// Goes on with the call. @return true when all strands are at their ends
+  bool walk(PreparedCollective& collective) {
+    if (collective.short_walk().usable()) {
+      return collective.short_walk().walk(team_, collective.strands().front(), collective.call());
+    }
+    bool done = true;
+    for (executor::Strand& strand : collective.strands()) {
+      done &= executor::walk(team_, strand, collective.call());
+    }
+    return done;
+  }
   void retire(std::unique_ptr<PreparedCall> prepared) override { prepared.reset(); }
   void forget_schedules() override;
   [[nodiscard]] int max_channels() const noexcept override { return options_.max_channels; }
@@ -89,9 +108,6 @@ class HostExecutor final : public Executor {
  private:
   // Says which of a call's buffers no cache holds.
   void note_buffers(executor::Call& call) noexcept;
-  // @return true when all strands are at their ends
-  bool walk(PreparedCollective& collective);
-
   void arm_tuned(const HostCall& prepared, const CollectiveCall& call, bool in_place,
                  const executor::CallTag& tag);
   void completed_tuned();

@@ -7,6 +7,7 @@
 
 #include "comm/collective_call.h"
 #include "comm/executor.h"
+#include "executor/host/short_walk.h"
 #include "executor/program.h"
 #include "executor/walker.h"
 #include "link/links.h"
@@ -39,7 +40,7 @@ class PreparedCollective {
 
   /// The same call once more. @pre arm() was for the last call
   void arm_again(std::uint32_t number) noexcept {
-    call_.tag.call = number;
+    copy_tag(call_.tag, call_.tag, number);
     restart();
   }
 
@@ -49,6 +50,8 @@ class PreparedCollective {
   [[nodiscard]] executor::Call& call() noexcept { return call_; }
   [[nodiscard]] std::vector<executor::Strand>& strands() noexcept { return strands_; }
   [[nodiscard]] const std::vector<executor::Strand>& strands() const noexcept { return strands_; }
+  /// Of the call that was armed last.
+  [[nodiscard]] executor::ShortWalk& short_walk() noexcept { return short_walk_; }
   [[nodiscard]] const schedule::Checked& checked() const noexcept { return *checked_; }
   /// Whether every chunk of a call can go by address.
   [[nodiscard]] bool all_by_address() const noexcept { return all_by_address_; }
@@ -56,6 +59,7 @@ class PreparedCollective {
  private:
   bool connect_more(link::Links& links);
   void restart() noexcept {
+    short_walk_.restart();
     for (executor::Strand& strand : strands_) {
       strand.turn = 0;
       strand.step = 0;
@@ -73,6 +77,7 @@ class PreparedCollective {
     std::vector<link::Route> receives;
   };
   std::vector<Routes> routes_;
+  executor::ShortWalk short_walk_;
   executor::Call call_;
   // What `call_` and the strands' lengths were last set for.
   struct Shape {

@@ -13,11 +13,9 @@ struct OfThread {
 };
 thread_local OfThread of_thread;
 
-// Threads in their checks. Nearly always 0, and read by one load, while a thread-local takes a
-// call.
-std::atomic<int> in_checks{0};
-
 }  // namespace
+
+std::atomic<int> detail::num_in_checks{0};
 
 void set_interrupt_check(InterruptCheck check, void* user) {
   OfThread& here = of_thread;
@@ -32,11 +30,11 @@ bool interrupted() {
   OfThread& here = of_thread;
   if (here.stop != nullptr && here.stop->load(std::memory_order_acquire)) return true;
   if (here.check == nullptr || here.in_check) return false;
-  in_checks.fetch_add(1, std::memory_order_relaxed);
+  detail::num_in_checks.fetch_add(1, std::memory_order_relaxed);
   here.in_check = true;
   const bool end = here.check(here.user) != 0;
   here.in_check = false;
-  in_checks.fetch_sub(1, std::memory_order_relaxed);
+  detail::num_in_checks.fetch_sub(1, std::memory_order_relaxed);
   return end;
 }
 
@@ -51,9 +49,7 @@ void check_stopped(std::string_view what) {
   }
 }
 
-bool in_interrupt_check() noexcept {
-  return in_checks.load(std::memory_order_relaxed) != 0 && of_thread.in_check;
-}
+bool detail::this_thread_checks() noexcept { return of_thread.in_check; }
 
 InterruptedBy::InterruptedBy(const std::atomic<bool>& stop) { of_thread.stop = &stop; }
 

@@ -27,8 +27,16 @@ void set_interrupt_check(InterruptCheck check, void* user);
 /// @throws Error kInterrupted if so; `what` begins its text
 void check_interrupt(std::string_view what);
 
+namespace detail {
+// Threads in their checks. Nearly always 0, and read by one load, while a thread-local takes a
+// call.
+extern std::atomic<int> num_in_checks;
+bool this_thread_checks() noexcept;
+}  // namespace detail
 /// Whether this thread is in its check, and so within another call already.
-[[nodiscard]] bool in_interrupt_check() noexcept;
+[[nodiscard]] inline bool in_interrupt_check() noexcept {
+  return detail::num_in_checks.load(std::memory_order_relaxed) != 0 && detail::this_thread_checks();
+}
 
 /// Between the steps of long calculations, which may be many: cheap, and asks no program.
 /// @throws Error kInterrupted where another thread that this one works for ends it; `what` begins

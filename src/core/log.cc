@@ -107,8 +107,11 @@ void configure(std::string_view level, std::string_view subsystems, std::string_
   const int old_fd = state().fd.exchange(fd);
   if (old_fd != STDERR_FILENO) close(old_fd);
   state().level = static_cast<int>(new_level);
+  detail::traces = new_level == Level::kTrace;
   state().subsystems = new_subsystems;
 }
+
+std::atomic<bool> detail::traces{false};
 
 void set_sink(Sink sink) noexcept { state().sink = sink; }
 void set_listener(Sink listener) noexcept { state().listener = listener; }

@@ -46,6 +46,11 @@ void set_listener(Sink listener) noexcept;
 void configure(std::string_view level, std::string_view subsystems, std::string_view file);
 
 bool enabled(Level level, std::uint32_t subsystem) noexcept;
+namespace detail {
+extern std::atomic<bool> traces;
+}
+/// Whether lines of Level::kTrace are shown, of some subsystem at least. One load.
+inline bool traces() noexcept { return detail::traces.load(std::memory_order_relaxed); }
 void write(Level level, std::uint32_t subsystem, std::string_view text) noexcept;
 
 template <typename... Args>

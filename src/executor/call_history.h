@@ -19,7 +19,9 @@ namespace ropewalk::executor {
 /// Threads: one at a time.
 class CallHistory {
  public:
-  void record(const CallTag& tag) noexcept { tags_[tag.call % tags_.size()] = tag; }
+  void record(const CallTag& tag) noexcept {
+    copy_tag(tags_[tag.call % tags_.size()], tag, tag.call);
+  }
 
   /// This rank's call of that number, if it is one of the last.
   [[nodiscard]] std::optional<CallTag> find(std::uint32_t call) const noexcept {

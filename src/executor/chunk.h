@@ -45,7 +45,7 @@ RW_HOST_DEVICE Destination describe_chunk(Team& team, End& link, const Call& cal
                                           std::size_t bytes, const std::byte* given) {
   const std::uint64_t chunk = link.published + 1;
   SlotHeader* slot = link.header(chunk);
-  slot->tag = call.tag;
+  copy_tag(slot->tag, call.tag, call.tag.call);
   slot->bytes = static_cast<std::uint32_t>(bytes);
   if (link.drain_all) link.drain_to = chunk;
   if (given != nullptr) {

@@ -25,8 +25,10 @@
 // there before; it re-reads that line only when it knows of none free.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "core/host_device.h"
 
@@ -56,6 +58,34 @@ struct CallTag {
   std::uint8_t type_and_op = 0;  ///< DataType or CarriedType, and RedOp << kTagTypeBits
   friend bool operator==(const CallTag&, const CallTag&) = default;
 };
+static_assert(sizeof(CallTag) == 2 * sizeof(std::uint64_t));
+
+/// Copies a tag by two words, and with another number in place of `call`. A tag is copied several
+/// times in each call, right after its number was set: one load of both words would have to wait
+/// until the store of the number has left the store buffer, 5 ns, and longer behind stores to lines
+/// that another core has.
+RW_HOST_DEVICE inline void copy_tag(CallTag& to, const CallTag& from, std::uint32_t number) {
+#if defined(__CUDA_ARCH__)
+  to = from;
+  if (number != from.call) to.call = number;
+#else
+  std::uint64_t first = 0;
+  std::uint64_t second = 0;
+  std::memcpy(&first, &from.count, sizeof first);
+  std::memcpy(&second, &from.call, sizeof second);
+  constexpr std::uint64_t kNumber = 0xffff'ffff;
+  if constexpr (std::endian::native == std::endian::little) {
+    second = (second & ~kNumber) | number;
+  } else {
+    second = (second & kNumber) | (std::uint64_t{number} << 32U);
+  }
+  // The compiler would make one load of the two.
+  asm("" : "+r"(first), "+r"(second));
+  std::memcpy(&to.count, &first, sizeof first);
+  std::memcpy(&to.call, &second, sizeof second);
+#endif
+}
+
 inline constexpr std::uint8_t kPointToPoint = 0x40;
 inline constexpr std::uint8_t kBarrier = 0x41;  ///< the rest of the tag says nothing
 /// With a Collective: copy engines carry it (block/handshake.h), which all ranks must agree on.

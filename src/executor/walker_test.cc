@@ -4,17 +4,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "core/testing/share.h"
 #include "executor/host/host_team.h"
+#include "executor/host/short_walk.h"
 #include "executor/program.h"
 #include "schedule/check.h"
 #include "schedule/compile.h"
@@ -76,6 +79,9 @@ struct Rank {
   std::vector<std::byte> output;
 };
 
+// Which ranks walk by a list (host/short_walk.h) where their calls can.
+enum class Lists : std::uint8_t { kNone, kAll, kEvenRanks, kUntilTheFirstWait };
+
 struct WalkCase {
   schedule::Schedule schedule;
   std::size_t count = 0;
@@ -86,6 +92,8 @@ struct WalkCase {
   bool by_address = false;
   bool in_place = false;
   bool lags = false;
+  Lists lists = Lists::kNone;
+  std::atomic<int>* listed = nullptr;  // counts the walks that were
 };
 
 // Runs the case twice over the same links and returns the wrong elements over all ranks.
@@ -163,6 +171,7 @@ std::uint64_t run(const WalkCase& test) {
           call.scaled = true;
           call.scalar = pattern.scalar(r);
         }
+        if (test.op == RedOp::kAvg) call.divisor = static_cast<std::uint32_t>(s.num_ranks);
         call.tag.call = static_cast<std::uint32_t>(turn);
         call.address_bytes = test.by_address ? 1 : ~std::size_t{0};
         for (std::size_t c = 0; c < rank.strands.size(); ++c) {
@@ -177,13 +186,26 @@ std::uint64_t run(const WalkCase& test) {
           strand.turn = strand.step = 0;
         }
         HostTeam team(r);
+        ShortWalk list;
+        const bool lists = test.lists != Lists::kNone && rank.strands.size() == 1 &&
+                           (test.lists != Lists::kEvenRanks || r % 2 == 0);
+        if (lists) {
+          call.address_bytes = ~std::size_t{0};  // whatever the others do
+          list.prepare(rank.strands[0], call);
+          if (list.usable()) ++*test.listed;
+        }
+        bool by_list = list.usable();
         std::vector<bool> done(rank.strands.size(), false);
         for (bool all = false; !all;) {
           all = true;
           for (std::size_t c = 0; c < rank.strands.size(); ++c) {
-            if (!done[c]) done[c] = walk(team, rank.strands[c], call);
+            if (!done[c]) {
+              done[c] = by_list ? list.walk(team, rank.strands[c], call)
+                                : walk(team, rank.strands[c], call);
+            }
             all &= done[c];
           }
+          if (test.lists == Lists::kUntilTheFirstWait) by_list = false;
           if (!all) std::this_thread::yield();
         }
       });
@@ -246,6 +268,54 @@ TEST(Walker, RunsEveryScheduleRight) {
       }
     }
   }
+}
+
+// By a list, by the walker after a list, and ranks of both kinds together, which may send addresses
+// to each other.
+TEST(Walker, ShortCallsByAListAreTheSame) {
+  ropewalk::testing::Share share;
+  std::atomic<int> listed{0};
+  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+    if (!algorithm.needs.empty()) continue;
+    for (int c = 0; c < kNumCollectives; ++c) {
+      const auto collective = static_cast<Collective>(c);
+      for (const int ranks : {1, 2, 3, 5}) {
+        const schedule::Request request{collective, ranks, has_root(collective) ? ranks - 1 : 0, 1};
+        if (!algorithm.supports(request)) continue;
+        WalkCase test;
+        test.listed = &listed;
+        test.schedule = schedule::compile(algorithm.name, request);
+        test.shape = {.headers = 16, .slots = 4, .slot_bytes = 4096};
+        test.chunk = 1024;
+        for (const auto& [type, op] :
+             {std::pair(DataType::kFloat32, RedOp::kSum), std::pair(DataType::kInt32, RedOp::kAvg),
+              std::pair(DataType::kFloat32, RedOp::kPreMulSum),
+              std::pair(DataType::kBfloat16, RedOp::kSum),
+              std::pair(DataType::kInt8, RedOp::kMax)}) {
+          if (!reduces(collective) && type != DataType::kInt8) continue;
+          test.type = type;
+          test.op = op;
+          for (const std::size_t count : {1U, 3U, 24U, 25U, 700U}) {
+            test.count = count;
+            for (const Lists lists : {Lists::kAll, Lists::kEvenRanks, Lists::kUntilTheFirstWait}) {
+              test.lists = lists;
+              for (const bool in_place : {false, true}) {
+                if (in_place && !schedule::in_place_input_offset(collective, 0)) continue;
+                if (in_place && !schedule::check(test.schedule).in_place) continue;
+                if (!share.next()) continue;
+                test.in_place = in_place;
+                test.by_address = lists == Lists::kEvenRanks && !in_place;
+                ASSERT_EQ(run(test), 0U)
+                    << describe(test.schedule, count, test.by_address, in_place) << " "
+                    << name(type) << " " << name(op) << " " << static_cast<int>(lists);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(listed, 100);
 }
 
 // Chunks of all kinds of slots follow each other over one link.

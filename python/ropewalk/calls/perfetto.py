@@ -135,6 +135,7 @@ def _event(record: Record, report: Report, thread: int, base: int) -> dict[str, 
         "pid": report.rank,
         "tid": thread,
         "ts": (begin - base) / 1000,
-        "dur": (end - begin) / 1000,
+        # Short calls on the host have one time; what has no length is shown by no viewer.
+        "dur": max(end - begin, 1) / 1000,
         "args": arguments,
     }

@@ -215,6 +215,43 @@ class HostTeam {
 
   [[nodiscard]] CallHistory& history() noexcept { return history_; }
 
+  /// Asks for a line that will be written.
+  static void prefetch_for_writing(std::byte* line) noexcept {
+#if defined(__x86_64__)
+    // The compiler emits this instruction only for given processors; others ignore it.
+    asm volatile("prefetchw %0" : : "m"(*line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+  }
+
+  /// Copies up to kInlineBytes. Inline: the call of memcpy would take most of the time of a copy of
+  /// some bytes.
+  static void copy_short(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+    const auto whole = [&](auto word) {
+      constexpr std::size_t kWord = sizeof word;
+      // The last word may overlap the one before it.
+      for (std::size_t at = 0; at + kWord <= bytes; at += kWord) {
+        std::memcpy(&word, from + at, kWord);
+        std::memcpy(to + at, &word, kWord);
+      }
+      std::memcpy(&word, from + bytes - kWord, kWord);
+      std::memcpy(to + bytes - kWord, &word, kWord);
+    };
+    struct Pair {
+      std::uint64_t words[2];
+    };
+    if (bytes >= sizeof(Pair)) {
+      whole(Pair{});
+    } else if (bytes >= 8) {
+      whole(std::uint64_t{});
+    } else if (bytes >= 4) {
+      whole(std::uint32_t{});
+    } else {
+      for (std::size_t at = 0; at < bytes; ++at) to[at] = from[at];
+    }
+  }
+
  private:
   // Up to here latency counts and not bandwidth, so cache lines are asked for ahead.
   static constexpr std::size_t kPrefetchBytes = 512;
@@ -257,45 +294,10 @@ class HostTeam {
     for (std::size_t line = 0; line < bytes; line += kLineBytes) prefetch_for_writing(data + line);
   }
 
-  static void prefetch_for_writing(std::byte* line) noexcept {
-#if defined(__x86_64__)
-    // The compiler emits this instruction only for given processors; others ignore it.
-    asm volatile("prefetchw %0" : : "m"(*line));
-#else
-    __builtin_prefetch(line, 1);
-#endif
-  }
-
   static void prefetch_data(const ReceiveEnd& link, std::uint64_t chunk,
                             std::size_t bytes) noexcept {
     const std::byte* data = link.data(chunk, bytes);
     for (std::size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(data + line);
-  }
-
-  // Inline: the call of memcpy would take most of the time of a copy of some bytes.
-  static void copy_short(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-    const auto whole = [&](auto word) {
-      constexpr std::size_t kWord = sizeof word;
-      // The last word may overlap the one before it.
-      for (std::size_t at = 0; at + kWord <= bytes; at += kWord) {
-        std::memcpy(&word, from + at, kWord);
-        std::memcpy(to + at, &word, kWord);
-      }
-      std::memcpy(&word, from + bytes - kWord, kWord);
-      std::memcpy(to + bytes - kWord, &word, kWord);
-    };
-    struct Pair {
-      std::uint64_t words[2];
-    };
-    if (bytes >= sizeof(Pair)) {
-      whole(Pair{});
-    } else if (bytes >= 8) {
-      whole(std::uint64_t{});
-    } else if (bytes >= 4) {
-      whole(std::uint32_t{});
-    } else {
-      for (std::size_t at = 0; at < bytes; ++at) to[at] = from[at];
-    }
   }
 
   // Whether a step copies one operand, as it is, into the output.

@@ -43,9 +43,8 @@ void Waiter::idle(std::uint64_t moves) {
   ++turns_;
   // No pause in between: on recent x86 cores one takes 40 to 140 cycles, as long as a line takes to
   // arrive.
-  const std::uint64_t bare_turns = crowded() ? 0 : policy_.bare_turns;
-  if (turns_ <= bare_turns) return;
-  if (turns_ == bare_turns + 1) {
+  if (turns_ <= bare_turns()) return;
+  if (turns_ == bare_turns() + 1) {
     since_ = std::chrono::steady_clock::now();
     last_stalled_ = since_;
   }

@@ -50,8 +50,18 @@ class Waiter {
   /// Nothing is ready: waits a little. `moves` is any number that changes when something moves.
   void idle(std::uint64_t moves);
 
+  /// Turns that a wait may take before idle() is called for the first time.
+  [[nodiscard]] std::uint64_t bare_turns() const noexcept {
+    return crowded() ? 0 : policy_.bare_turns;
+  }
+
   /// Starts a new wait: forgets how long the last one took.
   void restart() noexcept { turns_ = 0; }
+  /// Starts one that has taken `turns` already, since `moves` changed.
+  void restart_after(std::uint64_t turns, std::uint64_t moves) noexcept {
+    turns_ = turns;
+    last_moves_ = moves;
+  }
 
  private:
   void pause_or_sleep(std::chrono::nanoseconds waited);
