@@ -25,10 +25,8 @@
 // there before; it re-reads that line only when it knows of none free.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "core/host_device.h"
 
@@ -71,18 +69,18 @@ RW_HOST_DEVICE inline void copy_tag(CallTag& to, const CallTag& from, std::uint3
 #else
   std::uint64_t first = 0;
   std::uint64_t second = 0;
-  std::memcpy(&first, &from.count, sizeof first);
-  std::memcpy(&second, &from.call, sizeof second);
+  __builtin_memcpy(&first, &from.count, sizeof first);
+  __builtin_memcpy(&second, &from.call, sizeof second);
   constexpr std::uint64_t kNumber = 0xffff'ffff;
-  if constexpr (std::endian::native == std::endian::little) {
-    second = (second & ~kNumber) | number;
-  } else {
-    second = (second & kNumber) | (std::uint64_t{number} << 32U);
-  }
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+  second = (second & ~kNumber) | number;
+#else
+  second = (second & kNumber) | (std::uint64_t{number} << 32U);
+#endif
   // The compiler would make one load of the two.
   asm("" : "+r"(first), "+r"(second));
-  std::memcpy(&to.count, &first, sizeof first);
-  std::memcpy(&to.call, &second, sizeof second);
+  __builtin_memcpy(&to.count, &first, sizeof first);
+  __builtin_memcpy(&to.call, &second, sizeof second);
 #endif
 }
 

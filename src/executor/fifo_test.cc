@@ -65,5 +65,23 @@ TEST(FifoShape, MoreShortMessagesThanLongOnesMayBeInFlight) {
   EXPECT_EQ(shape.window(1025), shape.slots);
 }
 
+TEST(CallTag, IsCopiedWithANumberOfItsOwn) {
+  CallTag from;
+  from.count = 0x0123'4567'89ab'cdefU;
+  from.call = 0xffff'fffe;
+  from.root = 0x8765;
+  from.collective = 0x43;
+  from.type_and_op = 0xa5;
+  CallTag to;
+  copy_tag(to, from, from.call);
+  EXPECT_EQ(to, from);
+  copy_tag(to, from, 7);
+  EXPECT_EQ(to.call, 7U);
+  to.call = from.call;
+  EXPECT_EQ(to, from) << "nothing else has changed";
+  copy_tag(to, to, 8);
+  EXPECT_EQ(to.call, 8U);
+}
+
 }  // namespace
 }  // namespace ropewalk::executor

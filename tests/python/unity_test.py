@@ -117,3 +117,10 @@ struct Mark { int a; };
         "kMarkBytes",
         "Mark",
     }
+
+
+def test_what_is_compiled_alone_is_there() -> None:
+    rules = (ROOT / "cmake" / "precompiled.cmake").read_text()
+    (alone,) = re.findall(r'set\(alone "src/\((.*?)\)', rules)
+    for name in alone.split("|"):
+        assert (ROOT / "src" / f"{name}.cc").exists(), name
