@@ -9,7 +9,7 @@
 // `cached`: the same buffers at each call. `memory`: buffers that no call of the last 128 MiB has
 // used. Memory is in huge pages where the kernel gives them, or, with --small-pages, in none.
 //
-// Results of each library are checked once per point before it is timed. Prints a line of JSON per
+// Results of each library are checked once per point, out of place and in place, before it is timed. Prints a line of JSON per
 // point: operation, bytes (the larger of a rank's two buffers), in_place, and microseconds[] with a
 // list of rounds for each library. Exit status 1 after an error, wrong results included.
 #include <dlfcn.h>
@@ -26,8 +26,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -110,179 +108,122 @@ Options options_of(int argc, char** argv) {
   return options;
 }
 
-// ---- one library ----------------------------------------------------------------------------
-
-struct Library {
-  decltype(&rwGetUniqueId) get_unique_id = nullptr;
-  decltype(&rwCommInitRank) init = nullptr;
-  decltype(&rwCommFinalize) finalize = nullptr;
-  decltype(&rwCommDestroy) destroy = nullptr;
-  decltype(&rwGetLastError) last_error = nullptr;
-  decltype(&rwAllReduce) all_reduce = nullptr;
-  decltype(&rwReduce) reduce = nullptr;
-  decltype(&rwBroadcast) broadcast = nullptr;
-  decltype(&rwAllGather) all_gather = nullptr;
-  decltype(&rwReduceScatter) reduce_scatter = nullptr;
-  decltype(&rwAllToAll) all_to_all = nullptr;
-  decltype(&rwGather) gather = nullptr;
-  decltype(&rwScatter) scatter = nullptr;
-  decltype(&rwSendRecv) sendrecv = nullptr;
-  rwComm_t comm = nullptr;
-
-  explicit Library(const std::string& path) {
-    void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) fail(dlerror());
-    const auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(handle, name));
-      if (function == nullptr) fail(path + " has no " + name);
-    };
-    find(get_unique_id, "rwGetUniqueId");
-    find(init, "rwCommInitRank");
-    find(finalize, "rwCommFinalize");
-    find(destroy, "rwCommDestroy");
-    find(last_error, "rwGetLastError");
-    find(all_reduce, "rwAllReduce");
-    find(reduce, "rwReduce");
-    find(broadcast, "rwBroadcast");
-    find(all_gather, "rwAllGather");
-    find(reduce_scatter, "rwReduceScatter");
-    find(all_to_all, "rwAllToAll");
-    find(gather, "rwGather");
-    find(scatter, "rwScatter");
-    find(sendrecv, "rwSendRecv");
-  }
-  void check(rwResult_t result) const {
-    if (result != rwSuccess) fail(last_error(comm));
-  }
-};
-
 // ---- operations -----------------------------------------------------------------------------
 
+enum class Form { kPlain, kReducing, kRooted, kReducingRooted };
+enum class Result { kSum, kOfBlock, kOfRoot, kOfRankBefore };
+
+struct Operation {
+  const char* name;
+  const char* function;
+  Form form;  // which arguments it takes
+  // Whether the buffer has a block for each rank.
+  bool input_blocks;
+  bool output_blocks;
+  bool in_place;
+  bool root_alone;  // the output is the root's
+  Result result;    // what the output holds where rank r's whole input is r + 1
+};
+
+constexpr Operation kOperations[] = {
+    {"all_reduce", "rwAllReduce", Form::kReducing, false, false, true, false, Result::kSum},
+    {"reduce", "rwReduce", Form::kReducingRooted, false, false, true, true, Result::kSum},
+    {"broadcast", "rwBroadcast", Form::kRooted, false, false, true, false, Result::kOfRoot},
+    {"all_gather", "rwAllGather", Form::kPlain, false, true, true, false, Result::kOfBlock},
+    {"reduce_scatter", "rwReduceScatter", Form::kReducing, true, false, true, false, Result::kSum},
+    {"all_to_all", "rwAllToAll", Form::kPlain, true, true, false, false, Result::kOfBlock},
+    {"gather", "rwGather", Form::kRooted, false, true, true, true, Result::kOfBlock},
+    {"scatter", "rwScatter", Form::kRooted, true, false, true, false, Result::kOfRoot},
+    {"sendrecv", "rwSendRecv", Form::kPlain, false, false, false, false, Result::kOfRankBefore},
+};
+
+const Operation& operation_of(const std::string& name) {
+  for (const Operation& operation : kOperations) {
+    if (name == operation.name) return operation;
+  }
+  fail("unknown operation " + name);
+}
+
+float expected(Result result, int ranks, int rank, int block) {
+  int value = 0;
+  switch (result) {
+    case Result::kSum: value = ranks * (ranks + 1) / 2; break;
+    case Result::kOfBlock: value = block + 1; break;
+    case Result::kOfRoot: value = kRoot + 1; break;
+    case Result::kOfRankBefore: value = (rank + ranks - 1) % ranks + 1; break;
+  }
+  return static_cast<float>(value);
+}
+
+// ---- one library ----------------------------------------------------------------------------
+
 struct Call {
-  const Library* library;
   const float* input;
   float* output;
   std::size_t count;  // of a block, or of the buffers of operations without blocks
 };
 
-struct Operation {
-  // Blocks of input and output of a rank.
-  int input_blocks;
-  int output_blocks;
-  bool in_place;
-  bool root_alone;  // the output is the root's
-  std::function<rwResult_t(const Call&)> run;
-  // What block `block` of the output holds on `rank`, where rank r's whole input is r + 1.
-  std::function<float(int rank, int block)> expected;
-};
+class Library {
+ public:
+  Library(const std::string& path, const Operation& operation)
+      : path_(path), handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)), form_(operation.form) {
+    if (handle_ == nullptr) fail(dlerror());
+    run_ = find<void*>(operation.function);
+  }
 
-Operation operation_of(const std::string& name, int n) {
-  const auto all = static_cast<float>(n * (n + 1) / 2);
-  constexpr rwDataType_t kType = rwFloat32;
-  const auto sum = [all](int, int) { return all; };
-  const auto of_block = [](int, int block) { return static_cast<float>(block + 1); };
-  const auto of_root = [](int, int) { return static_cast<float>(kRoot + 1); };
-  if (name == "all_reduce") {
-    return {1,
-            1,
-            true,
-            false,
-            [](const Call& c) {
-              return c.library->all_reduce(c.input, c.output, c.count, kType, rwSum,
-                                           c.library->comm, nullptr, nullptr);
-            },
-            sum};
+  rwUniqueId unique_id() const {
+    rwUniqueId id;
+    check(find<decltype(&rwGetUniqueId)>("rwGetUniqueId")(&id));
+    return id;
   }
-  if (name == "reduce") {
-    return {1,
-            1,
-            true,
-            true,
-            [](const Call& c) {
-              return c.library->reduce(c.input, c.output, c.count, kType, rwSum, kRoot,
-                                       c.library->comm, nullptr, nullptr);
-            },
-            sum};
+  void join(int ranks, const rwUniqueId& id, int rank) {
+    check(find<decltype(&rwCommInitRank)>("rwCommInitRank")(&comm_, ranks, id, rank));
   }
-  if (name == "broadcast") {
-    return {1,
-            1,
-            true,
-            false,
-            [](const Call& c) {
-              return c.library->broadcast(c.input, c.output, c.count, kType, kRoot, c.library->comm,
-                                          nullptr, nullptr);
-            },
-            of_root};
+  void leave() {
+    check(find<decltype(&rwCommFinalize)>("rwCommFinalize")(comm_));
+    check(find<decltype(&rwCommDestroy)>("rwCommDestroy")(comm_));
   }
-  if (name == "all_gather") {
-    return {1,
-            n,
-            true,
-            false,
-            [](const Call& c) {
-              return c.library->all_gather(c.input, c.output, c.count, kType, c.library->comm,
-                                           nullptr, nullptr);
-            },
-            of_block};
+
+  void run(const Call& call) const {
+    const auto& [input, output, count] = call;
+    constexpr rwDataType_t kType = rwFloat32;
+    switch (form_) {
+      case Form::kPlain:
+        return check(
+            as<decltype(&rwAllGather)>(run_)(input, output, count, kType, comm_, nullptr, nullptr));
+      case Form::kReducing:
+        return check(as<decltype(&rwAllReduce)>(run_)(input, output, count, kType, rwSum, comm_,
+                                                      nullptr, nullptr));
+      case Form::kRooted:
+        return check(as<decltype(&rwBroadcast)>(run_)(input, output, count, kType, kRoot, comm_,
+                                                      nullptr, nullptr));
+      case Form::kReducingRooted:
+        return check(as<decltype(&rwReduce)>(run_)(input, output, count, kType, rwSum, kRoot, comm_,
+                                                   nullptr, nullptr));
+    }
   }
-  if (name == "reduce_scatter") {
-    return {n,
-            1,
-            true,
-            false,
-            [](const Call& c) {
-              return c.library->reduce_scatter(c.input, c.output, c.count, kType, rwSum,
-                                               c.library->comm, nullptr, nullptr);
-            },
-            sum};
+
+ private:
+  template <typename Function>
+  static Function as(void* function) {
+    return reinterpret_cast<Function>(function);
   }
-  if (name == "all_to_all") {
-    return {n,
-            n,
-            false,
-            false,
-            [](const Call& c) {
-              return c.library->all_to_all(c.input, c.output, c.count, kType, c.library->comm,
-                                           nullptr, nullptr);
-            },
-            of_block};
+  template <typename Function>
+  Function find(const char* name) const {
+    void* const found = dlsym(handle_, name);
+    if (found == nullptr) fail(path_ + " has no " + name);
+    return as<Function>(found);
   }
-  if (name == "gather") {
-    return {1,
-            n,
-            true,
-            true,
-            [](const Call& c) {
-              return c.library->gather(c.input, c.output, c.count, kType, kRoot, c.library->comm,
-                                       nullptr, nullptr);
-            },
-            of_block};
+  void check(rwResult_t result) const {
+    if (result != rwSuccess) fail(find<decltype(&rwGetLastError)>("rwGetLastError")(comm_));
   }
-  if (name == "scatter") {
-    return {n,
-            1,
-            true,
-            false,
-            [](const Call& c) {
-              return c.library->scatter(c.input, c.output, c.count, kType, kRoot, c.library->comm,
-                                        nullptr, nullptr);
-            },
-            of_root};
-  }
-  if (name == "sendrecv") {
-    return {1,
-            1,
-            false,
-            false,
-            [](const Call& c) {
-              return c.library->sendrecv(c.input, c.output, c.count, kType, c.library->comm,
-                                         nullptr, nullptr);
-            },
-            [n](int rank, int) { return static_cast<float>((rank + n - 1) % n + 1); }};
-  }
-  fail("unknown operation " + name);
-}
+
+  std::string path_;
+  void* handle_;
+  Form form_;
+  void* run_ = nullptr;
+  rwComm_t comm_ = nullptr;
+};
 
 // ---- ranks ----------------------------------------------------------------------------------
 
@@ -292,37 +233,33 @@ struct Shared {
   std::atomic<unsigned> generation;
   rwUniqueId ids[kMostLibraries];
   double seconds[kMostRanks];
-  std::size_t calls;
 };
 
 class Rank {
  public:
   Rank(const Options& options, Shared& shared, int rank)
-      : options_(options), shared_(shared), rank_(rank) {
+      : options_(options),
+        operation_(operation_of(options.operation)),
+        shared_(shared),
+        rank_(rank) {
     cpu_set_t cpu;
     CPU_ZERO(&cpu);
     CPU_SET(options.cpus[static_cast<std::size_t>(rank) % options.cpus.size()], &cpu);
     if (sched_setaffinity(0, sizeof cpu, &cpu) != 0) fail("sched_setaffinity fails");
-    for (const std::string& path : options.libraries) libraries_.emplace_back(path);
+    for (const std::string& path : options.libraries) libraries_.emplace_back(path, operation_);
     for (std::size_t i = 0; i < libraries_.size(); ++i) {
-      Library& each = libraries_[i];
-      if (rank == 0) each.check(each.get_unique_id(&shared.ids[i]));
+      if (rank == 0) shared.ids[i] = libraries_[i].unique_id();
       meet();
-      each.check(each.init(&each.comm, options.ranks, shared.ids[i], rank));
+      libraries_[i].join(options.ranks, shared.ids[i], rank);
     }
   }
 
   void run() {
-    const Operation operation = operation_of(options_.operation, options_.ranks);
     for (const std::size_t bytes : options_.sizes) {
-      for (const bool in_place : {false, true}) {
-        if (!in_place || operation.in_place) point(operation, bytes, in_place);
-      }
+      point(bytes, false);
+      if (operation_.in_place) point(bytes, true);
     }
-    for (Library& each : libraries_) {
-      each.check(each.finalize(each.comm));
-      each.check(each.destroy(each.comm));
-    }
+    for (Library& each : libraries_) each.leave();
   }
 
  private:
@@ -348,8 +285,8 @@ class Rank {
     return reinterpret_cast<float*>(begin);
   }
 
-  void point(const Operation& operation, std::size_t bytes, bool in_place) {
-    const int blocks = std::max(operation.input_blocks, operation.output_blocks);
+  void point(std::size_t bytes, bool in_place) {
+    const int blocks = operation_.input_blocks || operation_.output_blocks ? options_.ranks : 1;
     const std::size_t count =
         std::max<std::size_t>(1, bytes / sizeof(float) / static_cast<std::size_t>(blocks));
     const std::size_t largest = count * static_cast<std::size_t>(blocks) * sizeof(float);
@@ -359,10 +296,13 @@ class Rank {
         options_.cached ? 1 : std::max<std::size_t>(2, kTurnover / 2 / stride);
     float* const inputs = memory(places * stride);
     float* const outputs = in_place ? inputs : memory(places * stride);
-    std::fill_n(inputs, places * stride / sizeof(float), static_cast<float>(rank_ + 1));
-    if (!in_place) std::fill_n(outputs, places * stride / sizeof(float), -1.0F);
+    const auto fill = [&](float input, float output) {
+      std::fill_n(outputs, places * stride / sizeof(float), output);
+      std::fill_n(inputs, places * stride / sizeof(float), input);
+    };
 
-    Call call{nullptr, nullptr, nullptr, count};
+    const Library* library = nullptr;
+    Call call{nullptr, nullptr, count};
     std::size_t next = 0;
     const auto aim = [&](std::size_t place) {
       float* const in = inputs + place * stride / sizeof(float);
@@ -370,38 +310,37 @@ class Rank {
       call.output = outputs + place * stride / sizeof(float);
       if (!in_place) return;
       const std::size_t own = static_cast<std::size_t>(rank_) * count;
-      if (operation.input_blocks < operation.output_blocks) call.input = in + own;
-      if (operation.input_blocks > operation.output_blocks) call.output = in + own;
+      if (operation_.input_blocks < operation_.output_blocks) call.input = in + own;
+      if (operation_.input_blocks > operation_.output_blocks) call.output = in + own;
     };
     const auto repeat = [&](std::size_t times) {
       for (std::size_t i = 0; i < times; ++i) {
         aim(next);
         next = next + 1 == places ? 0 : next + 1;
-        call.library->check(operation.run(call));
+        library->run(call);
       }
     };
 
     for (const Library& each : libraries_) {
-      call.library = &each;
+      library = &each;
+      fill(static_cast<float>(rank_ + 1), -1);  // so that each has to make its own result
       meet();
       repeat(1);
-      if (!in_place) check(operation, call);
+      check(call);
       meet();
     }
-    // Sums in place would grow without end.
-    std::memset(static_cast<void*>(inputs), 0, places * stride);
-    if (!in_place) std::memset(static_cast<void*>(outputs), 0, places * stride);
+    fill(0, 0);  // sums in place would grow without end
 
     std::vector<std::vector<double>> times(libraries_.size());
     std::vector<std::size_t> calls(libraries_.size());
     for (std::size_t i = 0; i < libraries_.size(); ++i) {
-      call.library = &libraries_[i];
+      library = &libraries_[i];
       calls[i] = calls_in_time(repeat);
     }
     for (int round = 0; round < options_.rounds; ++round) {
       for (std::size_t i = 0; i < libraries_.size(); ++i) {
         const std::size_t who = round % 2 == 0 ? i : libraries_.size() - 1 - i;
-        call.library = &libraries_[who];
+        library = &libraries_[who];
         repeat(calls[who] / 10 + 1);
         times[who].push_back(timed(repeat, calls[who]));
       }
@@ -411,12 +350,13 @@ class Rank {
     if (!in_place) munmap(outputs, places * stride);
   }
 
-  void check(const Operation& operation, const Call& call) const {
-    if (operation.root_alone && rank_ != kRoot) return;
-    for (int block = 0; block < operation.output_blocks; ++block) {
+  void check(const Call& call) const {
+    if (operation_.root_alone && rank_ != kRoot) return;
+    const int blocks = operation_.output_blocks ? options_.ranks : 1;
+    for (int block = 0; block < blocks; ++block) {
       const float* const begin = call.output + static_cast<std::size_t>(block) * call.count;
-      const float expected = operation.expected(rank_, block);
-      if (std::any_of(begin, begin + call.count, [&](float v) { return v != expected; })) {
+      const float right = expected(operation_.result, options_.ranks, rank_, block);
+      if (std::any_of(begin, begin + call.count, [&](float v) { return v != right; })) {
         fail("wrong results: " + options_.operation);
       }
     }
@@ -466,6 +406,7 @@ class Rank {
   }
 
   const Options& options_;
+  const Operation& operation_;
   Shared& shared_;
   const int rank_;
   std::vector<Library> libraries_;

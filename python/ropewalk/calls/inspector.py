@@ -64,7 +64,7 @@ def _performance(record: Record, report: Report, number: int) -> tuple[str, dict
     size = shapes.message_bytes(record, report.ranks)
     # Short calls on the host have one time, and took less than about a microsecond: so their rates
     # are what they had at least.
-    seconds = (record["completed_ns"] - record["started_ns"] or _SHORT_CALL_NS) / 1e9
+    seconds = (max(record["completed_ns"] - record["started_ns"], 0) or _SHORT_CALL_NS) / 1e9
     rate = size / seconds / 1e9
     told: dict[str, Any] = {prefix: _NAMES[record["operation"]], f"{prefix}_sn": number}
     if message:
