@@ -9,9 +9,10 @@
 // `cached`: the same buffers at each call. `memory`: buffers that no call of the last 128 MiB has
 // used. Memory is in huge pages where the kernel gives them, or, with --small-pages, in none.
 //
-// Results of each library are checked once per point, out of place and in place, before it is timed. Prints a line of JSON per
-// point: operation, bytes (the larger of a rank's two buffers), in_place, and microseconds[] with a
-// list of rounds for each library. Exit status 1 after an error, wrong results included.
+// Results of each library are checked once per point, out of place and in place, before it is
+// timed. Prints a line of JSON per point: operation, bytes (the larger of a rank's two buffers),
+// in_place, and microseconds[] with a list of rounds for each library. Exit status 1 after an
+// error, wrong results included.
 #include <dlfcn.h>
 #include <sched.h>
 #include <sys/mman.h>

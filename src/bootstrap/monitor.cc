@@ -44,7 +44,6 @@ std::vector<Notice> decode_notices(std::span<const std::byte> bytes, int size) {
 
 Membership::Membership(int rank, int size)
     : rank_(rank),
-      num_alive_(size),
       states_(static_cast<std::size_t>(size), State::kAlive),
       reasons_(static_cast<std::size_t>(size)) {}
 
@@ -68,10 +67,6 @@ bool Membership::merge(const Notice& notice) {
   }
   reasons_[subject] = notice.reason;
   ended_.push_back(notice.subject);
-  if (first_failure_ < 0 && notice.kind != Notice::Kind::kLeft && notice.subject != rank_) {
-    first_failure_ = notice.subject;
-  }
-  --num_alive_;
   return true;
 }
 
@@ -97,6 +92,13 @@ bool Membership::suspected(int rank) const {
     if (suspicion->second.suspected && state(suspicion->first.second) == State::kAlive) return true;
   }
   return false;
+}
+
+int Membership::first_failure() const noexcept {
+  for (const int rank : ended_) {
+    if (state(rank) != State::kLeft && rank != rank_) return rank;
+  }
+  return -1;
 }
 
 int Membership::next_alive(int after) const {

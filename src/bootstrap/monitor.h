@@ -84,10 +84,10 @@ class Membership {
   [[nodiscard]] bool suspected(int rank) const;
   /// The rank that was lost or aborted first, as news came; -1 when none. The others that aborted
   /// most likely did so for it.
-  [[nodiscard]] int first_failure() const noexcept { return first_failure_; }
+  [[nodiscard]] int first_failure() const noexcept;
   /// The next rank after `after` that is alive and not this one; -1 when there is none.
   [[nodiscard]] int next_alive(int after) const;
-  [[nodiscard]] int num_alive() const noexcept { return num_alive_; }
+  [[nodiscard]] int num_alive() const noexcept { return size() - static_cast<int>(ended_.size()); }
   /// All known states, as notices: the first message on a new connection. Ranks that were lost,
   /// left or aborted stand in the order in which that became known, so that a rank that aborted
   /// because another was lost comes after it.
@@ -102,8 +102,6 @@ class Membership {
     bool suspected = false;
   };
   int rank_;
-  int num_alive_;
-  int first_failure_ = -1;
   std::vector<State> states_;
   std::vector<int> ended_;  // ranks that are not alive, in the order of the news
   std::vector<std::string> reasons_;

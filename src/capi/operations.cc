@@ -47,6 +47,12 @@ void set_elements(Call& call, size_t count, rwDataType_t type) {
   call.count = count * carrier.per_element;
 }
 
+void run(rwComm& comm, const CollectiveCall& call) { comm.comm->run(call); }
+void run(rwComm& comm, const PointToPointCall& call) {
+  comm.comm->run(std::vector<PointToPointCall>{call});
+}
+
+// Starts, or joins the open group.
 template <typename Call>
 [[gnu::noinline]] void start(rwComm& comm, const Call& call, rwStream_t stream,
                              rwRequest_t* request) {
@@ -66,13 +72,7 @@ template <typename Call>
     return;
   }
   if (request == nullptr) {
-    if (group.open()) {
-      group.add(*comm.comm, call, nullptr);
-    } else if constexpr (std::is_same_v<Call, PointToPointCall>) {
-      comm.comm->run(std::vector<PointToPointCall>{call});
-    } else {
-      comm.comm->run(call);
-    }
+    group.add(*comm.comm, call, nullptr);
     return;
   }
   auto handle = std::make_unique<rwRequest>();
@@ -88,17 +88,13 @@ template <typename Call>
 }
 
 // Runs now, starts, or joins the open group, as `request` and the group say.
-inline void perform(rwComm& comm, const CollectiveCall& call, rwStream_t stream,
-                    rwRequest_t* request) {
+template <typename Call>
+void perform(rwComm& comm, const Call& call, rwStream_t stream, rwRequest_t* request) {
   if (stream == nullptr && request == nullptr && !Group::open_in_thread()) [[likely]] {
-    comm.comm->run(call);
+    run(comm, call);
   } else {
     start(comm, call, stream, request);
   }
-}
-inline void perform(rwComm& comm, const PointToPointCall& call, rwStream_t stream,
-                    rwRequest_t* request) {
-  start(comm, call, stream, request);
 }
 
 CollectiveCall make(Collective collective, const void* input, void* output, size_t count,

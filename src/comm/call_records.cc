@@ -186,7 +186,8 @@ bool CallRecords::read_slot(const Slot& slot, Record& record, StampedTimes& stam
   if (completed != 0) {
     record.state = State::kCompleted;
     record.completed_ns = scale_.realtime_ns(completed);
-    const bool spared = completed == started && record.id > read_at_.load(kRelaxed);
+    // Behind the last reading, which may be followed by a pause.
+    const bool spared = completed == started && record.id > clock_.read_at();
     record.timed = started != 0 && !spared;
     if (started == 0) started = completed;
   } else if (started != 0) {

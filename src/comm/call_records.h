@@ -244,9 +244,8 @@ class CallRecords {
   std::uint64_t read_clock(Id id, bool spare) noexcept {
     const std::uint64_t now = ticks();
     const Id before = clock_.read_at();
-    if (!clock_.read(id, now, spare) && id > before + 1) [[unlikely]]
+    if (!clock_.read(id, now, spare)) [[unlikely]]
       forget_times(before + 1, id);
-    read_at_.store(id, std::memory_order_relaxed);
     return now;
   }
   // Of the records from `begin` to before `end`, which had the last reading.
@@ -295,8 +294,7 @@ class CallRecords {
   std::size_t capacity_ = 0;  // of a block
   bool all_ = false;
   std::atomic<Id> last_{0};
-  ShortCallClock clock_;        // by the thread that begins records
-  std::atomic<Id> read_at_{0};  // clock_'s: of later ones the times may be forgotten yet
+  ShortCallClock clock_;  // by the thread that begins records
   std::array<std::atomic<std::uint64_t>, kBarrier + 1> counts_{};  // by operation
   Slot* newest_ = nullptr;  // the block that is written; by the thread that begins records
   mutable Mutex mutex_;

@@ -585,8 +585,7 @@ void Communicator::run(const CollectiveCall& call) {
   const auto begin_record = [&] {
     if (record == 0) record = records_.begin_started(last_.record, calls_);
   };
-  const bool exact = records_.exact();
-  if (exact) begin_record();
+  if (records_.exact()) begin_record();
   std::uint64_t turns = 0;  // of the wait
   try {
     bool done = again
@@ -600,7 +599,7 @@ void Communicator::run(const CollectiveCall& call) {
       }
     }
     if (done) {
-      if (exact) {
+      if (record != 0) {
         records_.complete(record);
       } else {
         records_.add_short(last_.record, calls_);
@@ -676,11 +675,7 @@ void Communicator::walk_through(Task& task, std::uint64_t turns) {
   current_ = &task;
   if (emulation_ != nullptr) emulation_->begin();
   if (!told_.empty()) told_.clear();
-  if (turns == 0) {
-    waiter_->restart();
-  } else {
-    waiter_->restart_after(turns, team_.moves());
-  }
+  waiter_->restart(turns, team_.moves());
   task.started();
   try {
     while (!task.advance(team_)) waiter_->idle(team_.moves());

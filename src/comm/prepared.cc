@@ -106,7 +106,6 @@ void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
   if (shape_ != shape) {
     set_arithmetic(call, num_ranks);
     cut(call, choice, chunk_bytes);
-    short_walk_.clear();
     if (strands_.size() == 1) short_walk_.prepare(strands_.front(), call_);
     shape_ = shape;
   }

@@ -7,6 +7,7 @@
 // they did follow closely; if not, their times are not known.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "core/ticks.h"
@@ -20,16 +21,19 @@ class ShortCallClock {
   [[nodiscard]] bool spares(std::uint64_t number) const noexcept { return number < next_read_; }
   [[nodiscard]] std::uint64_t last() const noexcept { return last_; }
   /// The number of the call at which the clock was last read.
-  [[nodiscard]] std::uint64_t read_at() const noexcept { return number_; }
+  /// Any thread, any time.
+  [[nodiscard]] std::uint64_t read_at() const noexcept {
+    return number_.load(std::memory_order_relaxed);
+  }
 
   /// The clock was read for call `number`, with this result.
   /// @param counts  whether the calls after it may be spared readings
   /// @return false when those since read_at() did not follow each other closely
   bool read(std::uint64_t number, std::uint64_t now, bool counts) noexcept {
-    const bool closely = now - last_ <= kCloseTicks * (number - number_);
+    const bool closely = now - last_ <= kCloseTicks * (number - read_at());
     close_ = closely && counts ? close_ + 1 : 0;
     last_ = now;
-    number_ = number;
+    number_.store(number, std::memory_order_relaxed);
     next_read_ = number + 1 + (close_ >= kEnough ? kSpared : 0);
     return closely;
   }
@@ -42,7 +46,7 @@ class ShortCallClock {
   static constexpr std::uint64_t kEnough = 8;
 
   std::uint64_t last_ = 0;
-  std::uint64_t number_ = 0;
+  std::atomic<std::uint64_t> number_{0};
   std::uint64_t next_read_ = 0;
   std::uint64_t close_ = 0;
 };

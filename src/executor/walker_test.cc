@@ -238,6 +238,10 @@ schedule::Request on_hosts(schedule::Request request) {
   return request;
 }
 
+bool has_in_place_form(const schedule::Schedule& s) {
+  return schedule::in_place_input_offset(s.collective, 0) && schedule::check(s).in_place;
+}
+
 TEST(Walker, RunsEveryScheduleRight) {
   ropewalk::testing::Share share;
   for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
@@ -256,8 +260,7 @@ TEST(Walker, RunsEveryScheduleRight) {
             for (const bool by_address : {false, true}) {
               test.by_address = by_address;
               for (const bool in_place : {false, true}) {
-                if (in_place && !schedule::in_place_input_offset(collective, 0)) continue;
-                if (in_place && !schedule::check(test.schedule).in_place) continue;
+                if (in_place && !has_in_place_form(test.schedule)) continue;
                 if (!share.next()) continue;
                 test.in_place = in_place;
                 ASSERT_EQ(run(test), 0U) << describe(test.schedule, count, by_address, in_place);
@@ -300,8 +303,7 @@ TEST(Walker, ShortCallsByAListAreTheSame) {
             for (const Lists lists : {Lists::kAll, Lists::kEvenRanks, Lists::kUntilTheFirstWait}) {
               test.lists = lists;
               for (const bool in_place : {false, true}) {
-                if (in_place && !schedule::in_place_input_offset(collective, 0)) continue;
-                if (in_place && !schedule::check(test.schedule).in_place) continue;
+                if (in_place && !has_in_place_form(test.schedule)) continue;
                 if (!share.next()) continue;
                 test.in_place = in_place;
                 test.by_address = lists == Lists::kEvenRanks && !in_place;

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include <chrono>
 #include <cstddef>
 #include <string>
 
@@ -14,7 +13,6 @@
 
 namespace software_sisci::testing {
 
-using namespace std::chrono_literals;
 
 constexpr std::size_t kBytes = 64 << 10;
 constexpr std::size_t kPage = 4096;

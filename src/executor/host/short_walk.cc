@@ -1,9 +1,9 @@
 #include "executor/host/short_walk.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "executor/host/kernels.h"
 
@@ -12,8 +12,7 @@ namespace {
 
 // Whether no value of the sum is rounded, scaled or divided other than by the processor's addition.
 bool is_plain_sum(const Call& call) {
-  const bool sums = call.op == RedOp::kSum || call.op == RedOp::kAvg;
-  return sums && call.type == DataType::kFloat32;
+  return call.op == RedOp::kSum && call.type == DataType::kFloat32;
 }
 
 template <typename Vector>
@@ -50,7 +49,7 @@ void add_floats(std::span<const void* const> sources, std::span<void* const> des
 }  // namespace
 
 void ShortWalk::prepare(const Strand& strand, const Call& call) {
-  clear();
+  steps_.clear();
   operands_.clear();
   sends_.clear();
   at_ = 0;

@@ -24,7 +24,6 @@ class ShortWalk {
   /// Makes the list for calls like this one, whatever their buffers and number.
   /// @param strand  set for it, with its links; outlives this
   void prepare(const Strand& strand, const Call& call);
-  void clear() noexcept { steps_.clear(); }
 
   /// Whether there is a list: prepare() found such a call.
   [[nodiscard]] bool usable() const noexcept { return !steps_.empty(); }
@@ -113,26 +112,22 @@ class ShortWalk {
     SendEnd* const* send = sends_.data() + step.first_send;
     for (std::uint32_t k = 0; k < step.num_sends; ++k, ++send) {
       std::byte* const to = team.describe(**send, call, step.bytes, nullptr).data;
-      copy(to, source, step.bytes);
+      copy(to, source, step.bytes, kInlineBytes);
       team.publish(**send);
     }
     if (step.writes_output) {
       std::byte* const to = call.output + step.output_offset;
-      if (to != source) {
-        // In few stores, as in run_combining().
-        if (step.bytes <= kOneStore) {
-          HostTeam::copy_short(to, source, step.bytes);
-        } else {
-          std::memcpy(to, source, step.bytes);
-        }
-      }
+      // In few stores, as in run_combining().
+      if (to != source) copy(to, source, step.bytes, kOneStore);
     }
     if (first.link != nullptr) team.release(*first.link, {});
   }
   void run_combining(HostTeam& team, Strand& strand, const Call& call, const Step& step) const;
 
-  static void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-    if (bytes <= kInlineBytes) {
+  // @param by_words  what is no longer is copied word by word
+  static void copy(std::byte* to, const std::byte* from, std::size_t bytes,
+                   std::size_t by_words) noexcept {
+    if (bytes <= by_words) {
       HostTeam::copy_short(to, from, bytes);
     } else {
       std::memcpy(to, from, bytes);

@@ -58,7 +58,7 @@ class Waiter {
   /// Starts a new wait: forgets how long the last one took.
   void restart() noexcept { turns_ = 0; }
   /// Starts one that has taken `turns` already, since `moves` changed.
-  void restart_after(std::uint64_t turns, std::uint64_t moves) noexcept {
+  void restart(std::uint64_t turns, std::uint64_t moves) noexcept {
     turns_ = turns;
     last_moves_ = moves;
   }
