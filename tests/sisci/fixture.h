@@ -13,7 +13,6 @@
 
 namespace software_sisci::testing {
 
-
 constexpr std::size_t kBytes = 64 << 10;
 constexpr std::size_t kPage = 4096;
 
