@@ -59,7 +59,7 @@ class PreparedCollective {
  private:
   bool connect_more(link::Links& links);
   void restart() noexcept {
-    short_walk_.restart();
+    short_walk_.restart(call_);
     for (executor::Strand& strand : strands_) {
       strand.turn = 0;
       strand.step = 0;

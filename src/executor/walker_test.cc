@@ -192,6 +192,7 @@ std::uint64_t run(const WalkCase& test) {
         if (lists) {
           call.address_bytes = ~std::size_t{0};  // whatever the others do
           list.prepare(rank.strands[0], call);
+          list.restart(call);
           if (list.usable()) ++*test.listed;
         }
         bool by_list = list.usable();

@@ -28,12 +28,15 @@ class ShortWalk {
   /// Whether there is a list: prepare() found such a call.
   [[nodiscard]] bool usable() const noexcept { return !steps_.empty(); }
 
-  void restart() noexcept { at_ = 0; }
+  /// To the start of a call.
+  void restart(const Call& call) noexcept {
+    at_ = 0;
+    if (usable()) ask_for_lines(call);
+  }
 
   /// As executor::walk(), which may go on with the strand after this.
   /// @pre usable(), and restart() at the start of the call
   bool walk(HostTeam& team, Strand& strand, const Call& call) {
-    if (at_ == 0) ask_for_lines(call);
     for (; at_ < steps_.size(); ++at_) {
       const Step& step = steps_[at_];
       if (!ready(team, step)) {
