@@ -9,6 +9,9 @@
 //   blocks   the same by 64 blocks, each with a part of the data and a slot of its own;
 //            answers are signals alone, and SECONDS is the whole trip: blocks run by themselves, so
 //            that answers with data would use both directions of a link at once
+//   queue    as kernel, by messages: send() and receive()
+//   queues   the same by several blocks, of 2 KiB each, 64 at most: half a round trip of a block,
+//            though others may use the other direction of the link at that time
 //   stream   rwPutSignal and rwWaitSignal on streams
 //   batch    64 puts of a 64th of the bytes each and a signal, prepared, launched on a stream
 //   graph    as stream, 20 round trips captured in a CUDA graph, which is launched again and again
@@ -37,9 +40,13 @@ namespace {
 constexpr int kBlocks = 64;
 constexpr int kSlots = kBlocks + 1;
 constexpr int kThreads = 512;
+// Of each queue: what one block of 64 KiB has on its way. More goes in pieces.
+constexpr std::size_t kQueueBytes = std::size_t{64} << 10;
+constexpr std::size_t kMessageOfABlock = 2048;
 constexpr int kPutsOfABatch = 64;
 constexpr int kTripsOfAGraph = 20;
-// What the host's calls take is that of so many: streams that hold some 250 make the next ones wait.
+// What the host's calls take is that of so many: streams that hold some 250 make the next ones
+// wait.
 constexpr int kBurst = 100;
 
 rwComm_t comm = nullptr;
@@ -79,6 +86,23 @@ __global__ void __launch_bounds__(kThreads)
     } else {
       signal(block, window, peer, slot);
     }
+  }
+}
+
+// The same by messages, from `source` to `to`; answers have data, too.
+__global__ void __launch_bounds__(kThreads)
+    message_trips(const __grid_constant__ rwDeviceWindow queues, int peer, bool begins,
+                  const unsigned char* source, unsigned char* to, std::size_t bytes, int count) {
+  using namespace ropewalk::device;
+  const Block block;
+  const std::size_t each = (bytes / gridDim.x + 15) / 16 * 16;
+  const std::size_t first = min(bytes, each * blockIdx.x);
+  const std::size_t mine = min(each, bytes - first);
+  Queue queue(block, queues, peer, static_cast<int>(blockIdx.x));
+  for (int i = 0; i < count; ++i) {
+    if (begins && queue.send(source + first, mine) != Status::kDone) return;
+    if (queue.receive(to + first, mine) != Status::kDone) return;
+    if (!begins && queue.send(source + first, mine) != Status::kDone) return;
   }
 }
 
@@ -124,6 +148,7 @@ struct Setup {
   int peer = 0;
   rwMessageWindow_t window = nullptr;
   rwDeviceWindow device{};
+  rwDeviceWindow queues{};
   unsigned char* source = nullptr;
   const unsigned char* memory = nullptr;
   cudaStream_t stream = nullptr;
@@ -163,6 +188,15 @@ Times time_kernel(const Setup& at, std::size_t bytes, int count, int blocks) {
   });
 }
 
+Times time_messages(const Setup& at, std::size_t bytes, int count, int blocks) {
+  return time_streams(at, 1, [&] {
+    message_trips<<<blocks, kThreads, 0, at.stream>>>(at.queues, at.peer, at.rank == 0, at.source,
+                                                      const_cast<unsigned char*>(at.memory), bytes,
+                                                      count);
+    check(cudaGetLastError());
+  });
+}
+
 void put_signal(const Setup& at, std::size_t bytes, int slot) {
   check(rwPutSignal(at.source, bytes, at.peer, 0, slot, at.window, at.ours(), nullptr));
 }
@@ -180,7 +214,8 @@ double median(std::vector<double> values) {
 int main(int argc, char** argv) {
   const std::size_t most = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : std::size_t{64} << 20;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
-  const std::string rows = argc > 3 ? argv[3] : "kernel,blocks,stream,batch,graph,flags,driver";
+  const std::string rows =
+      argc > 3 ? argv[3] : "kernel,blocks,queue,queues,stream,batch,graph,flags,driver";
   // Kernels that were loaded while a stream waits would wait for it.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -203,6 +238,10 @@ int main(int argc, char** argv) {
   check(cudaStreamCreateWithFlags(&at.stream, cudaStreamNonBlocking));
   check(cudaDeviceSynchronize());
 
+  rwMessageWindow_t queues = nullptr;
+  check(rwWindowCreateQueues(comm, device, kQueueBytes, kBlocks + 1, &queues));
+  check(rwWindowDevice(queues, &at.queues));
+
   // Slots of kernels are theirs: kernels use 0 to kBlocks - 1. A rank's calls on streams use the
   // last one of a second window, graphs that of a third.
   rwMessageWindow_t by_stream = nullptr;
@@ -218,17 +257,22 @@ int main(int argc, char** argv) {
 
   std::vector<unsigned char> seen(most);
   const auto next = [most](std::size_t bytes) {
-    return bytes == most ? most + 1 : std::min(bytes * 8, most);
+    // 64 KiB, too, which has an aim.
+    const std::size_t more = bytes == 32768 ? 65536 : bytes == 65536 ? 262144 : bytes * 8;
+    return bytes == most ? most + 1 : std::min(more, most);
   };
   for (std::size_t bytes = 8; bytes <= most; bytes = next(bytes)) {
-    for (const char* row : {"kernel", "blocks", "stream", "batch", "graph", "flags", "driver"}) {
+    for (const char* row :
+         {"kernel", "blocks", "queue", "queues", "stream", "batch", "graph", "flags", "driver"}) {
       const std::string name = row;
       if (("," + rows + ",").find("," + name + ",") == std::string::npos) continue;
       if (name == "blocks" && bytes < 4096) continue;
+      if (name == "queues" && bytes < 2 * kMessageOfABlock) continue;
       if (name == "batch" && (bytes < kPutsOfABatch * 8 || bytes > (std::size_t{16} << 20)))
         continue;
       const bool limit = name == "flags" || name == "driver";
-      if (limit && (bytes > 8 || most < 64 || theirs == nullptr || driver.wait == nullptr)) continue;
+      if (limit && (bytes > 8 || most < 64 || theirs == nullptr || driver.wait == nullptr))
+        continue;
       const int count = static_cast<int>(
           std::clamp<std::size_t>((std::size_t{1} << 30) / (bytes + (1 << 20)), 20, 1000));
       Setup used = at;
@@ -250,6 +294,14 @@ int main(int argc, char** argv) {
           const bool one = name == "kernel";
           const Times times = time_kernel(used, bytes, turns, one ? 1 : kBlocks);
           return Times{times.one_way_s / turns * (one ? 1 : 2), 0};
+        };
+      } else if (name == "queue" || name == "queues") {
+        const bool one = name == "queue";
+        const int blocks =
+            one ? 1 : static_cast<int>(std::min<std::size_t>(kBlocks, bytes / kMessageOfABlock));
+        measure = [&, blocks](int turns) {
+          const Times times = time_messages(used, bytes, turns, blocks);
+          return Times{times.one_way_s / turns, 0};
         };
       } else if (name == "stream") {
         measure = [&](int turns) { return time_streams(used, turns, trip); };
@@ -341,6 +393,7 @@ int main(int argc, char** argv) {
       check(rwBarrier(comm));
     }
   }
+  check(rwWindowFree(queues));
   check(rwWindowFree(by_graph));
   check(rwWindowFree(by_stream));
   check(rwWindowFree(at.window));

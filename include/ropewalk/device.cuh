@@ -16,17 +16,31 @@
 // or PCIe. Else the function writes an entry to a ring, from which a thread of the library has a
 // link carry it.
 //
+// Two kernels that call both may send messages instead, through a window of queues
+// (rwWindowCreateQueues):
+//
+//   const Block block;
+//   Queue queue(block, queues, peer);
+//   queue.send(mine, bytes);
+//   if (queue.receive(theirs, bytes) != Status::kDone) return;
+//
+// Their data carries its own numbers, so that short messages take a store and a load on their way,
+// where a signal first waits until the data before it is visible. They move two bytes for one.
+//
 // Order: what one thread, warp or block does to one peer takes effect in the order of its calls: a
 // signal is seen after the data of the puts before it. Those of others are ordered by the program
 // (for example __syncthreads, or a counter with fences); what threads outside the caller wrote for
 // a put's source must be visible to it.
 //
+// Messages of one rank to one peer on one slot are received in the order in which they were sent,
+// and order nothing else.
+//
 // Counters: kernels count in GPU memory, in the order in which they run, so that a kernel may be
 // launched, or replayed by a CUDA graph, any number of times. One thread, warp or block at a time
-// signals one peer on one slot, and one waits for it. Of one rank's signals to one peer on one slot
-// either all are counted on the GPU (kernels, captured calls) or all by the host (calls, with or
-// without a stream); the same is true of its waits. Who has called by the host before
-// rwWindowDevice goes on from there.
+// signals (sends to) one peer on one slot, and one waits for (receives from) it. Of one rank's
+// signals to one peer on one slot either all are counted on the GPU (kernels, captured calls) or
+// all by the host (calls, with or without a stream); the same is true of its waits. Who has called
+// by the host before rwWindowDevice goes on from there.
 //
 // Errors: a wait ends with kAborted when the communicator broke or ended, and with kTimeout after
 // the communicator's TIMEOUT of when the handle was made; calls with a range beyond the peer's part
@@ -53,6 +67,11 @@
 #define RW_DEVICE_FUNCTION __host__ __device__ inline
 #else
 #define RW_DEVICE_FUNCTION inline
+#endif
+#ifdef __CUDA_ARCH__
+#define RW_UNROLL _Pragma("unroll")
+#else
+#define RW_UNROLL
 #endif
 
 namespace ropewalk::device {
@@ -123,6 +142,15 @@ RW_DEVICE_FUNCTION std::uint64_t load_acquire(const std::uint64_t* from) {
 #endif
 }
 
+/// What this GPU, or another one, may have changed since it was read last.
+RW_DEVICE_FUNCTION std::uint64_t load_fresh(const std::uint64_t* from) {
+#ifdef __CUDA_ARCH__
+  return *reinterpret_cast<const volatile unsigned long long*>(from);
+#else
+  return __atomic_load_n(from, __ATOMIC_RELAXED);
+#endif
+}
+
 /// After fence(), so that what was before it is seen first.
 RW_DEVICE_FUNCTION void store_relaxed(std::uint64_t* to, std::uint64_t value) {
 #ifdef __CUDA_ARCH__
@@ -160,8 +188,17 @@ RW_DEVICE_FUNCTION std::uint64_t now_ns() {
 #endif
 }
 
-/// What does not change while the window lives: a processor may keep it in a cache that fences leave
-/// alone.
+/// What a team returns whose threads gave these bits to any(): why it stopped, rather than that it
+/// was told to.
+RW_DEVICE_FUNCTION Status status_of(int bits) {
+  for (const Status status : {Status::kBadRange, Status::kTimeout, Status::kAborted}) {
+    if ((bits & static_cast<int>(status)) != 0) return status;
+  }
+  return Status::kDone;
+}
+
+/// What does not change while the window lives: a processor may keep it in a cache that fences
+/// leave alone.
 RW_DEVICE_FUNCTION rwDevicePart part_of(const rwDeviceWindow& window, int rank) {
 #ifdef __CUDA_ARCH__
   const auto word = [from = reinterpret_cast<const unsigned long long*>(window.parts + rank)](
@@ -357,6 +394,75 @@ RW_DEVICE_FUNCTION std::uint64_t push(const rwDeviceWindow& window, const Reques
   return ticket + 1;
 }
 
+// ---- queues
+
+/// What does not change while the window lives.
+RW_DEVICE_FUNCTION rwDeviceQueue queue_of(const rwDeviceWindow& window, std::size_t which) {
+#ifdef __CUDA_ARCH__
+  const auto* from = reinterpret_cast<const unsigned long long*>(window.queues + which);
+  rwDeviceQueue queue;
+  queue.out = reinterpret_cast<std::uint32_t*>(__ldg(from));
+  queue.out_taken = reinterpret_cast<const std::uint64_t*>(__ldg(from + 1));
+  queue.in = reinterpret_cast<std::uint32_t*>(__ldg(from + 2));
+  queue.in_taken = reinterpret_cast<std::uint64_t*>(__ldg(from + 3));
+  return queue;
+#else
+  return window.queues[which];
+#endif
+}
+
+/// Eight bytes and the lap, each half of the line by one store at least.
+RW_DEVICE_FUNCTION void store_line(std::uint32_t* line, std::uint64_t data, std::uint32_t lap) {
+  const auto low = static_cast<std::uint32_t>(data);
+  const auto high = static_cast<std::uint32_t>(data >> 32U);
+#ifdef __CUDA_ARCH__
+  asm volatile("st.volatile.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(line), "r"(low), "r"(lap),
+               "r"(high)
+               : "memory");
+#else
+  auto* halves = reinterpret_cast<std::uint64_t*>(line);
+  __atomic_store_n(halves, low | std::uint64_t{lap} << 32U, __ATOMIC_RELEASE);
+  __atomic_store_n(halves + 1, high | std::uint64_t{lap} << 32U, __ATOMIC_RELEASE);
+#endif
+}
+
+/// @return whether the line is of `lap`, and then its data
+RW_DEVICE_FUNCTION bool load_line(const std::uint32_t* line, std::uint32_t lap,
+                                  std::uint64_t& data) {
+#ifdef __CUDA_ARCH__
+  std::uint32_t low, low_lap, high, high_lap;
+  asm volatile("ld.volatile.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(low), "=r"(low_lap), "=r"(high), "=r"(high_lap)
+               : "l"(line)
+               : "memory");
+  data = low | std::uint64_t{high} << 32U;
+  return low_lap == lap && high_lap == lap;
+#else
+  const auto* halves = reinterpret_cast<const std::uint64_t*>(line);
+  const std::uint64_t low = __atomic_load_n(halves, __ATOMIC_ACQUIRE);
+  const std::uint64_t high = __atomic_load_n(halves + 1, __ATOMIC_ACQUIRE);
+  data = (low & 0xffffffffU) | high << 32U;
+  return low >> 32U == lap && high >> 32U == lap;
+#endif
+}
+
+/// `bytes`, 1 to 8, as the low bytes of a word.
+RW_DEVICE_FUNCTION std::uint64_t load_bytes(const unsigned char* from, std::size_t bytes) {
+  if (bytes == 8 && reinterpret_cast<std::uintptr_t>(from) % 8 == 0) {
+    return *reinterpret_cast<const std::uint64_t*>(from);
+  }
+  std::uint64_t word = 0;
+  for (std::size_t k = 0; k < bytes; ++k) word |= std::uint64_t{from[k]} << 8U * k;
+  return word;
+}
+RW_DEVICE_FUNCTION void store_bytes(unsigned char* to, std::uint64_t word, std::size_t bytes) {
+  if (bytes == 8 && reinterpret_cast<std::uintptr_t>(to) % 8 == 0) {
+    *reinterpret_cast<std::uint64_t*>(to) = word;
+    return;
+  }
+  for (std::size_t k = 0; k < bytes; ++k) to[k] = static_cast<unsigned char>(word >> 8U * k);
+}
+
 }  // namespace detail
 
 /// Copies `bytes` from `source` (memory that this GPU reads) to `offset` of the part of `peer`. The
@@ -371,12 +477,12 @@ RW_DEVICE_FUNCTION Status put(const Scope& scope, const rwDeviceWindow& window, 
     return detail::stop(window, Status::kBadRange, peer, 0);
   }
   if (bytes == 0) return Status::kDone;
+  scope.sync();  // what any of them wrote to the source is sent
   if (part.data != nullptr) {
     detail::copy<false>(scope, part.data + offset, static_cast<const unsigned char*>(source),
                         bytes);
     return Status::kDone;
   }
-  scope.sync();
   Status status = Status::kDone;
   if (scope.rank() == 0) {
     (void)detail::push(
@@ -493,6 +599,189 @@ RW_DEVICE_FUNCTION Status flush(const Scope& scope, const rwDeviceWindow& window
     }
   }
   return static_cast<Status>(scope.any(static_cast<int>(status)));
+}
+
+/// This rank's queues to and from `peer` on `slot`, as one thread, warp or block uses them for a
+/// while: what is counted is in registers meanwhile, so that many messages of one kernel cost
+/// less than by send() and receive() below. `window` is one of queues (rwWindowCreateQueues), and
+/// outlives this.
+template <typename Scope>
+class Queue {
+ public:
+  RW_DEVICE_FUNCTION Queue(const Scope& scope, const rwDeviceWindow& window, int peer, int slot = 0)
+      : scope_(scope), window_(window), peer_(peer), slot_(slot) {
+    if (!detail::is_counter(window, peer, slot) || window.queues == nullptr) {
+      bad_ = detail::stop(window, Status::kBadRange, peer, slot);
+      return;
+    }
+    const std::size_t which = detail::index(window, peer, slot);
+    queue_ = detail::queue_of(window, which);
+    counts_ = window.queue_counts + which;
+    sent_ = detail::load_fresh(&counts_->sent);
+    room_ = detail::load_fresh(&counts_->room);
+    taken_ = detail::load_fresh(&counts_->taken);
+    told_ = detail::load_fresh(&counts_->told);
+    lines_ = std::uint64_t{1} << window.log2_lines;
+  }
+  /// The next one goes on from here.
+  RW_DEVICE_FUNCTION ~Queue() {
+    if (counts_ == nullptr) return;
+    scope_.sync();  // all have read them
+    if (scope_.rank() == 0) {
+      counts_->sent = sent_;
+      counts_->room = room_;
+      counts_->taken = taken_;
+      counts_->told = told_;
+    }
+    scope_.sync();
+  }
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  /// Sends `bytes` from `source` (memory that this GPU reads); the peer's receive() on the same
+  /// slot, of as many bytes, takes them. Returns when the source may be reused, which is at once as
+  /// long as the queue has room for what the peer has not received yet. What threads of the caller
+  /// wrote to the source is sent.
+  RW_DEVICE_FUNCTION Status send(const void* source, std::size_t bytes) {
+    if (bad_ != Status::kDone) return bad_;
+    const auto* const from = static_cast<const unsigned char*>(source);
+    scope_.sync();  // the source is written
+    const std::uint64_t words = (bytes + 7) / 8;
+    for (std::uint64_t done = 0; done < words;) {
+      const std::uint64_t part = part_of(words - done);
+      if (sent_ + part > room_) {
+        const Status status = await_room(part);
+        if (status != Status::kDone) return status;
+      }
+      const std::uint64_t step = scope_.size();
+      for (std::uint64_t k = scope_.rank(); k < part; k += kAtOnce * step) {
+        std::uint64_t data[kAtOnce];
+        RW_UNROLL
+        for (unsigned j = 0; j < kAtOnce; ++j) {
+          if (k + j * step >= part) continue;
+          const std::uint64_t at = (done + k + j * step) * 8;
+          data[j] = detail::load_bytes(from + at, bytes - at < 8 ? bytes - at : 8);
+        }
+        RW_UNROLL
+        for (unsigned j = 0; j < kAtOnce; ++j) {
+          if (k + j * step >= part) continue;
+          const std::uint64_t number = sent_ + k + j * step;
+          detail::store_line(queue_.out + line_of(number), data[j], lap_of(number));
+        }
+      }
+      sent_ += part;
+      done += part;
+    }
+    scope_.sync();  // the source is read
+    return Status::kDone;
+  }
+
+  /// Waits for `bytes` that the peer sends, by messages in their order, and copies them to
+  /// `destination`; then all who call may read them. That a message has another length than is
+  /// asked for here is not noticed.
+  RW_DEVICE_FUNCTION Status receive(void* destination, std::size_t bytes) {
+    if (bad_ != Status::kDone) return bad_;
+    auto* const to = static_cast<unsigned char*>(destination);
+    scope_.sync();  // nobody reads what was there
+    const std::uint64_t words = (bytes + 7) / 8;
+    for (std::uint64_t done = 0; done < words;) {
+      const std::uint64_t part = part_of(words - done);
+      const std::uint64_t step = scope_.size();
+      Status status = Status::kDone;
+      for (std::uint64_t k = scope_.rank(); k < part && status == Status::kDone;
+           k += kAtOnce * step) {
+        std::uint64_t data[kAtOnce];
+        bool there[kAtOnce];
+        RW_UNROLL
+        for (unsigned j = 0; j < kAtOnce; ++j) {
+          const std::uint64_t number = taken_ + k + j * step;
+          there[j] = k + j * step >= part ||
+                     detail::load_line(queue_.in + line_of(number), lap_of(number), data[j]);
+        }
+        RW_UNROLL
+        for (unsigned j = 0; j < kAtOnce; ++j) {
+          if (k + j * step >= part || status != Status::kDone) continue;
+          if (!there[j]) status = await_line(taken_ + k + j * step, data[j]);
+          const std::uint64_t at = (done + k + j * step) * 8;
+          if (status == Status::kDone) {
+            detail::store_bytes(to + at, data[j], bytes - at < 8 ? bytes - at : 8);
+          }
+        }
+      }
+      // All have their lines, which the peer may write again.
+      status = detail::status_of(scope_.any(static_cast<int>(status)));
+      if (status != Status::kDone) return status;
+      taken_ += part;
+      done += part;
+      if (taken_ - told_ >= lines_ / 4) {
+        told_ = taken_;
+        if (scope_.rank() == 0) detail::store_relaxed(queue_.in_taken, taken_);
+      }
+    }
+    return Status::kDone;
+  }
+
+ private:
+  // Lines of one thread on their way at once.
+  static constexpr unsigned kAtOnce = 4;
+
+  // So much before the peer is told, or asked, of what was taken.
+  RW_DEVICE_FUNCTION std::uint64_t part_of(std::uint64_t words) const {
+    return words < lines_ / 4 ? words : lines_ / 4;
+  }
+  RW_DEVICE_FUNCTION std::uint64_t line_of(std::uint64_t number) const {
+    return (number & (lines_ - 1)) * 4;
+  }
+  // As its words say it. Memory that was not written yet, 0, has none of the first 2^32 laps.
+  RW_DEVICE_FUNCTION std::uint32_t lap_of(std::uint64_t number) const {
+    return static_cast<std::uint32_t>((number >> window_.log2_lines) + 1);
+  }
+  RW_DEVICE_FUNCTION Status await_line(std::uint64_t number, std::uint64_t& data) const {
+    const std::uint32_t* line = queue_.in + line_of(number);
+    const std::uint32_t lap = lap_of(number);
+    return detail::wait_until(window_, peer_, slot_,
+                              [&] { return detail::load_line(line, lap, data); });
+  }
+  RW_DEVICE_FUNCTION Status await_room(std::uint64_t part) {
+    Status status = Status::kDone;
+    if (scope_.rank() == 0) {
+      status = detail::wait_until(window_, peer_, slot_, [&] {
+        room_ = detail::load_acquire(queue_.out_taken) + lines_;
+        return sent_ + part <= room_;
+      });
+      counts_->room = room_;
+    }
+    status = static_cast<Status>(scope_.any(static_cast<int>(status)));
+    if (status != Status::kDone) return status;
+    room_ = detail::load_fresh(&counts_->room);
+    scope_.sync();  // all have read it, before it changes again
+    return status;
+  }
+
+  const Scope& scope_;
+  const rwDeviceWindow& window_;
+  int peer_;
+  int slot_;
+  Status bad_ = Status::kDone;
+  rwDeviceQueue queue_{};
+  rwDeviceQueueCounts* counts_ = nullptr;
+  std::uint64_t sent_ = 0;
+  std::uint64_t room_ = 0;
+  std::uint64_t taken_ = 0;
+  std::uint64_t told_ = 0;
+  std::uint64_t lines_ = 0;
+};
+
+/// One message by a Queue.
+template <typename Scope>
+RW_DEVICE_FUNCTION Status send(const Scope& scope, const rwDeviceWindow& window, int peer,
+                               const void* source, std::size_t bytes, int slot = 0) {
+  return Queue<Scope>(scope, window, peer, slot).send(source, bytes);
+}
+template <typename Scope>
+RW_DEVICE_FUNCTION Status receive(const Scope& scope, const rwDeviceWindow& window, int peer,
+                                  void* destination, std::size_t bytes, int slot = 0) {
+  return Queue<Scope>(scope, window, peer, slot).receive(destination, bytes);
 }
 
 /// Lets the batch begin that was armed with `trigger` (rwBatchArm), by one store: it sends what the

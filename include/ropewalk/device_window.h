@@ -34,22 +34,44 @@ typedef struct rwDeviceControl {
   int32_t slot;
 } rwDeviceControl;
 
+/* Messages between kernels of this rank and of one peer, on one slot (rwWindowCreateQueues): rings
+ * of lines of 16 bytes, each {data, number, data, number} of four 32-bit words, where number says
+ * in which lap of the ring the line was written. So a line says by itself that it is there: eight
+ * bytes of data need one store of 16, and nothing orders the lines among themselves. */
+typedef struct rwDeviceQueue {
+  uint32_t* out; /* lines for that peer: in its GPU's memory, or in pinned memory, where */
+                 /* a thread of the library reads them for a link */
+  const uint64_t* out_taken; /* how many of those the peer has taken */
+  uint32_t* in;              /* lines of that peer, in this GPU's memory, or in pinned memory */
+  uint64_t* in_taken;        /* where this rank tells how many of these it has taken */
+} rwDeviceQueue;
+
+/* How far a queue is; in this GPU's memory. Lines are counted from the window's beginning. */
+typedef struct rwDeviceQueueCounts {
+  uint64_t sent;
+  uint64_t room; /* up to where lines may be written, as known */
+  uint64_t taken;
+  uint64_t told; /* how many of them the peer was told */
+} rwDeviceQueueCounts;
+
 typedef struct rwDeviceWindow {
   const rwDevicePart* parts; /* by rank */
   uint64_t* sent;            /* by peer and slot: what kernels of this rank have signalled */
   uint64_t* awaited;         /* likewise: what they have waited for */
   rwDeviceControl* control;
-  rwDeviceEntry* entries; /* of the ring for links, in pinned memory; a power of two of them */
-  uint64_t* head;         /* how many entries were taken */
-  uint64_t* done_seen;    /* what was last seen of `done`, near the GPU */
-  uint64_t* done;         /* how many entries are done, in their order; in pinned memory */
-  uint64_t timeout_ns;    /* how long a wait may last; 0: for ever */
+  rwDeviceEntry* entries;      /* of the ring for links, in pinned memory; a power of two of them */
+  uint64_t* head;              /* how many entries were taken */
+  uint64_t* done_seen;         /* what was last seen of `done`, near the GPU */
+  uint64_t* done;              /* how many entries are done, in their order; in pinned memory */
+  const rwDeviceQueue* queues; /* by peer and slot; NULL: the window has none */
+  rwDeviceQueueCounts* queue_counts; /* likewise */
+  uint64_t timeout_ns;               /* how long a wait may last; 0: for ever */
   uint32_t num_entries;
   uint32_t number; /* of the window */
   int32_t rank;
   int32_t size;
   int32_t slots;
-  int32_t unused;
+  uint32_t log2_lines; /* of how many lines a queue has */
 } rwDeviceWindow;
 
 /* One launch of a batch that waits for it (rwBatchArm). */

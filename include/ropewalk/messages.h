@@ -90,10 +90,19 @@ RW_API rwResult_t rwWindowCreate(rwComm_t comm, size_t bytes, int slots, rwMessa
  * CUDA, and return when the copy is done; their buffers may be in any memory. */
 RW_API rwResult_t rwWindowCreateOn(rwComm_t comm, int device, size_t bytes, int slots,
                                    rwMessageWindow_t* window);
-/* The same with memory of the user's, which must stay until rwWindowFree; NULL and 0 for none. It
- * may be memory of a GPU. (A rank without any in a window in GPU memory calls rwWindowCreateOn with
- * 0 bytes.) What CUDA's virtual memory functions or pools gave has no handle for other processes:
- * links carry what these do. */
+/* Makes a window of queues, in memory of the GPU `device` (-1: the host's, for threads of the
+ * host): by send() and receive() of device.cuh kernels of the ranks send each other messages, from
+ * each rank to each on each of `slots` (1 to 4096) in their order. `bytes` (1 to 16 MiB, both the
+ * same on all ranks) may be sent on each before the peer has received any; a longer message is sent
+ * as the peer receives it. A queue takes 2.7 to 5.4 times the memory, at least 1 KiB, for each rank
+ * and slot; rwWindowMemory tells of none, and there is nothing to put to. Signals are as on other
+ * windows. Where a link carries, queues lie in pinned memory. */
+RW_API rwResult_t rwWindowCreateQueues(rwComm_t comm, int device, size_t bytes, int slots,
+                                       rwMessageWindow_t* window);
+/* rwWindowCreate with memory of the user's, which must stay until rwWindowFree; NULL and 0 for
+ * none. It may be memory of a GPU. (A rank without any in a window in GPU memory calls
+ * rwWindowCreateOn with 0 bytes.) What CUDA's virtual memory functions or pools gave has no handle
+ * for other processes: links carry what these do. */
 RW_API rwResult_t rwWindowRegister(rwComm_t comm, void* memory, size_t bytes, int slots,
                                    rwMessageWindow_t* window);
 /* Ends it. All ranks call; returns when all have, and all that they did to it is done. Memory that

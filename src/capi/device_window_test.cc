@@ -265,6 +265,164 @@ TEST_P(DeviceFunctions, AWaitEndsByItsDeadline) {
       false);
 }
 
+// ---- queues -------------------------------------------------------------------------------------
+
+rwMessageWindow_t make_queues(const Rank& rank, std::size_t bytes, int slots,
+                              rwDeviceWindow& device) {
+  rwMessageWindow_t window = nullptr;
+  check(rwWindowCreateQueues(rank.comm, -1, bytes, slots, &window));
+  check(rwWindowDevice(window, &device));
+  return window;
+}
+
+// In a circle, all ranks at once, by teams of threads: messages that fill a queue, and more.
+TEST_P(DeviceFunctions, TeamsSendAndReceive) {
+  with_ranks(3, [](Rank& rank) {
+    constexpr std::size_t kRoom = 1000;
+    rwDeviceWindow device;
+    rwMessageWindow_t window = make_queues(rank, kRoom, 2, device);
+    const int next = (rank.rank + 1) % rank.size;
+    const int previous = (rank.rank + rank.size - 1) % rank.size;
+    Team::Shared shared;
+    // Shared by the team, as memory of a kernel is.
+    std::vector<unsigned char> source(kRoom + 8);
+    std::vector<unsigned char> got(kRoom + 8);
+    std::vector<std::thread> lanes;
+    for (unsigned lane = 0; lane < kLanes; ++lane) {
+      lanes.emplace_back([&, lane] {
+        using namespace ropewalk::device;  // NOLINT: as a kernel is written
+        const Team team(shared, lane);
+        int turn = 0;
+        for (int lap = 0; lap < 20; ++lap) {
+          for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{8},
+                                          std::size_t{13}, std::size_t{500}, kRoom}) {
+            const int slot = ++turn % 2;
+            const std::size_t shift = static_cast<std::size_t>(turn % 8);  // aligned or not
+            if (lane == 0) std::ranges::copy(pattern(bytes, rank.rank, turn), &source[shift]);
+            if (lane == 0) std::ranges::fill(got, 0xee);
+            ASSERT_EQ(send(team, device, next, &source[shift], bytes, slot), Status::kDone);
+            ASSERT_EQ(receive(team, device, previous, &got[shift], bytes, slot), Status::kDone);
+            const std::vector<unsigned char> expected = pattern(bytes, previous, turn);
+            ASSERT_TRUE(std::ranges::equal(expected, std::span(got).subspan(shift, bytes)))
+                << bytes << " bytes, turn " << turn;
+            // Nothing beyond.
+            ASSERT_EQ(got[shift + bytes < got.size() ? shift + bytes : 0], 0xee);
+            team.sync();
+          }
+        }
+      });
+    }
+    for (std::thread& lane : lanes) lane.join();
+    check(rwWindowFree(window));
+  });
+}
+
+// One sends as far ahead as there is room, in messages that are longer than the queue, too, while
+// the other takes them in other pieces.
+TEST_P(DeviceFunctions, ASenderRunsAheadAsFarAsThereIsRoom) {
+  with_ranks(2, [](Rank& rank) {
+    constexpr std::size_t kRoom = 512;
+    constexpr std::size_t kWords = 20'000;
+    rwDeviceWindow device;
+    rwMessageWindow_t window = make_queues(rank, kRoom, 1, device);
+    std::vector<std::uint64_t> words(kWords);
+    std::mt19937 random(static_cast<unsigned>(7 + rank.rank));
+    std::size_t at = 0;
+    while (at < kWords) {
+      const std::size_t count = std::min<std::size_t>(random() % 200, kWords - at);
+      if (rank.rank == 0) {
+        for (std::size_t k = 0; k < count; ++k) words[at + k] = 3 * (at + k);
+        ASSERT_EQ(ropewalk::device::send(Thread{}, device, 1, &words[at], count * 8),
+                  Status::kDone);
+      } else {
+        ASSERT_EQ(ropewalk::device::receive(Thread{}, device, 0, &words[at], count * 8),
+                  Status::kDone);
+      }
+      at += count;
+    }
+    if (rank.rank == 1) {
+      for (std::size_t k = 0; k < kWords; ++k) ASSERT_EQ(words[k], 3 * k);
+    }
+    check(rwWindowFree(window));
+  });
+}
+
+// Room for what was not received yet, and no more: the sender waits then, and ends by its deadline.
+TEST_P(DeviceFunctions, AFullQueueEndsByItsDeadline) {
+  set("TIMEOUT", "300ms");
+  std::barrier<> both(2);
+  with_ranks(
+      2,
+      [&](Rank& rank) {
+        rwDeviceWindow device;
+        rwMessageWindow_t window = make_queues(rank, 512, 1, device);
+        both.arrive_and_wait();
+        if (rank.rank == 0) {
+          const std::array<std::uint64_t, 64> words{};
+          EXPECT_EQ(ropewalk::device::send(Thread{}, device, 1, words.data(), 512), Status::kDone);
+          // What it has room for beyond that is its own affair, but it ends.
+          Status status = Status::kDone;
+          for (int k = 0; k < 1000 && status == Status::kDone; ++k) {
+            status = ropewalk::device::send(Thread{}, device, 1, words.data(), 8);
+          }
+          EXPECT_EQ(status, Status::kTimeout);
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          EXPECT_EQ(rwSignal(1, 0, 1, window, nullptr, nullptr), rwTimeout)
+              << rwGetLastError(rank.comm);
+        }
+        both.arrive_and_wait();
+      },
+      false);
+}
+
+TEST_P(DeviceFunctions, QueuesRefuseWhatCannotBeRight) {
+  std::barrier<> both(2);
+  with_ranks(
+      2,
+      [&](Rank& rank) {
+        rwMessageWindow_t window = nullptr;
+        // Told by all ranks, also those that asked for what is right; the communicator stays whole.
+        EXPECT_EQ(rwWindowCreateQueues(rank.comm, -1, rank.rank == 0 ? 0 : 512, 1, &window),
+                  rwInvalidArgument);
+        EXPECT_EQ(rwWindowCreateQueues(rank.comm, -1, (std::size_t{16} << 20U) + 1, 1, &window),
+                  rwInvalidArgument);
+        EXPECT_EQ(rwWindowCreateQueues(rank.comm, -1, rank.rank == 0 ? 512 : 2048, 1, &window),
+                  rwInvalidUsage)
+            << rwGetLastError(rank.comm);
+        EXPECT_EQ(rank.rank == 0 ? rwWindowCreate(rank.comm, 512, 1, &window)
+                                 : rwWindowCreateQueues(rank.comm, -1, 512, 1, &window),
+                  rwInvalidUsage);
+        rwDeviceWindow queues;
+        window = make_queues(rank, 512, 1, queues);
+        const std::uint64_t word = 1;
+        EXPECT_EQ(rwPut(&word, 8, 1 - rank.rank, 0, window, nullptr, nullptr), rwInvalidArgument);
+        std::size_t bytes = 1;
+        check(rwWindowMemory(window, rank.rank, nullptr, &bytes));
+        EXPECT_EQ(bytes, 0U);
+        // Signals are as on other windows.
+        check(rwSignal(1 - rank.rank, 0, 1, window, nullptr, nullptr));
+        check(rwWaitSignal(1 - rank.rank, 0, 1, window, nullptr, nullptr));
+        rwMessageWindow_t plain = nullptr;
+        check(rwWindowCreate(rank.comm, 64, 1, &plain));
+        rwDeviceWindow without;
+        check(rwWindowDevice(plain, &without));
+        check(rwBarrier(rank.comm));
+        both.arrive_and_wait();
+        if (rank.rank == 0) {
+          EXPECT_EQ(ropewalk::device::send(Thread{}, queues, 1, &word, 8, 1), Status::kBadRange);
+          EXPECT_EQ(ropewalk::device::send(Thread{}, queues, 2, &word, 8), Status::kBadRange);
+          EXPECT_EQ(ropewalk::device::send(Thread{}, without, 1, &word, 8), Status::kBadRange);
+          std::uint64_t there = 0;
+          EXPECT_EQ(ropewalk::device::receive(Thread{}, without, 1, &there, 8), Status::kBadRange);
+        } else {
+          std::uint64_t there = 0;
+          EXPECT_EQ(ropewalk::device::receive(Thread{}, queues, 0, &there, 8), Status::kAborted);
+        }
+        both.arrive_and_wait();
+      },
+      false);
+}
+
 INSTANTIATE_TEST_SUITE_P(Between, DeviceFunctions, ::testing::Values("memory", "tcp", "shm"),
                          [](const ::testing::TestParamInfo<std::string>& each) {
                            return each.param;

@@ -174,6 +174,16 @@ RW_API rwResult_t rwWindowCreateOn(rwComm_t comm, int device, size_t bytes, int 
   });
 }
 
+RW_API rwResult_t rwWindowCreateQueues(rwComm_t comm, int device, size_t bytes, int slots,
+                                       rwMessageWindow_t* window) {
+  return guarded("rwWindowCreateQueues", [&] {
+    message::WindowSpec spec;
+    spec.queue_bytes = bytes;
+    spec.slots = slots;
+    create(comm, spec, window, device);
+  });
+}
+
 RW_API rwResult_t rwWindowRegister(rwComm_t comm, void* memory, size_t bytes, int slots,
                                    rwMessageWindow_t* window) {
   return guarded("rwWindowRegister", [&] {

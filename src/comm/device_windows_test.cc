@@ -595,6 +595,51 @@ TEST_P(DeviceWindows, RandomProgramsDoWhatAModelDoes) {
   }
 }
 
+TEST_P(DeviceWindows, QueuesLieWhereBothSidesReachThem) {
+  ranks(3, [&](Communicator& comm) {
+    gpus::Gpu& gpu = comm.runtime().gpus().at(GetParam().one_gpu ? 0 : comm.rank() % 2);
+    WindowSpec spec;
+    spec.slots = 2;
+    spec.queue_bytes = 1000;
+    Window& window = comm.create_window(spec, gpu.ordinal());
+    const message::KernelQueues& queues = *window.queues();
+    EXPECT_EQ(queues.lines(), 256U);
+    ASSERT_EQ(queues.queues().size(), 6U);
+    EXPECT_EQ(queues.carried(), !GetParam().net.empty());
+    // No two rings or words of them share memory.
+    constexpr std::uint64_t kRing = 256 * 16;
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+    for (const rwDeviceQueue& queue : queues.queues()) {
+      for (const auto& [memory, bytes] : {std::pair<const void*, std::uint64_t>{queue.out, kRing},
+                                          {queue.in, kRing},
+                                          {queue.out_taken, 64},
+                                          {queue.in_taken, 64}}) {
+        ASSERT_NE(memory, nullptr);
+        ranges.emplace_back(reinterpret_cast<std::uint64_t>(memory), bytes);
+      }
+    }
+    std::ranges::sort(ranges);
+    for (std::size_t k = 1; k < ranges.size(); ++k) {
+      // A rank's queue to itself has both its ends in one ring.
+      if (ranges[k] == ranges[k - 1]) continue;
+      ASSERT_LE(ranges[k - 1].first + ranges[k - 1].second, ranges[k].first);
+    }
+    const rwDeviceWindow device = comm.device_window(window);
+    EXPECT_EQ(device.log2_lines, 8U);
+    EXPECT_EQ(device.num_entries > 0, !GetParam().net.empty());
+    EXPECT_NE(device.queues, nullptr);
+    // There is nothing to put to.
+    const std::uint64_t word = 0;
+    OperationSpec put;
+    put.kind = OperationKind::kPut;
+    put.window = &window;
+    put.source = reinterpret_cast<const std::byte*>(&word);
+    put.bytes = sizeof word;
+    EXPECT_NE(refusal_of([&] { comm.run(put); }).second, "");
+    comm.free_window(window);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceWindows,
                          ::testing::Values(DeviceKind{"allocated", false, false, ""},
                                            DeviceKind{"registered", true, false, ""},

@@ -117,6 +117,18 @@ void Carrier::start(Operation& operation) {
   (void)hand_on(peer);
 }
 
+void Carrier::post(int peer, const Frame& frame, std::span<const std::byte> data) {
+  RW_ASSERT(data.size() < kAddressBytes);
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return;  // it left, and its kernels with it
+  Item& item = found->second.items.emplace_back();
+  item.frame = frame;
+  item.copied.assign(data.begin(), data.end());
+  item.data = item.copied.data();
+  item.bytes = data.size();
+  (void)hand_on(found->second);
+}
+
 // ---- writing ------------------------------------------------------------------------------
 
 bool Carrier::write(Peer& peer, Item& item) {
@@ -230,6 +242,18 @@ void Carrier::handle(int rank, Peer& peer, const Frame& frame, const SlotHeader&
       } else {
         window.set_carried(rank, frame.slot, counted);
       }
+      return;
+    }
+    case FrameKind::kQueued: {
+      KernelQueues* queues = window_of(frame).queues();
+      if (queues == nullptr) throw malformed("for no queue");
+      queues->deliver(rank, frame.slot, {data, bytes});
+      return;
+    }
+    case FrameKind::kTaken: {
+      KernelQueues* queues = window_of(frame).queues();
+      if (queues == nullptr) throw malformed("for no queue");
+      queues->hear_taken(rank, frame.slot, frame.value);
       return;
     }
     case FrameKind::kGet: {

@@ -14,6 +14,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "executor/link_end.h"
@@ -44,6 +45,8 @@ class Carrier {
   /// Starts one of kPut, kGet, kSignal or kFlush; ends it in poll(). It must live until then.
   /// @pre connect() was called for its peer
   void start(Operation& operation);
+  /// Sends a frame for queues with a copy of `data`, less than what is lent from where it lies.
+  void post(int peer, const Frame& frame, std::span<const std::byte> data);
   /// Moves the links, serves what has come, hands on what was started.
   /// @return true when anything moved
   /// @throws Error kPeerLost naming the peer; kSystem
@@ -73,6 +76,7 @@ class Carrier {
     std::uint64_t moved = 0;
     const Window* window = nullptr;  // which copies data that is in memory of a GPU; else null
     bool lent = false;               // a chunk was sent from where it lies
+    std::vector<std::byte> copied;   // of post(), which is its data
     GetRequest request;              // of kGet, which is its data
   };
   // Handed on, and to be ended when the link's chunk `last` is consumed.

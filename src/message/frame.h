@@ -13,13 +13,23 @@
 
 namespace ropewalk::message {
 
-enum class FrameKind : std::uint8_t { kPut = 1, kSignal, kGet, kAnswer, kFlush, kFlushed };
+enum class FrameKind : std::uint8_t {
+  kPut = 1,
+  kSignal,
+  kGet,
+  kAnswer,
+  kFlush,
+  kFlushed,
+  kQueued,  ///< lines of a queue of kernels (kernel_queues.h), their data alone
+  kTaken,   ///< how many the kernels have taken
+};
 
 struct Frame {
   FrameKind kind = FrameKind::kPut;
-  std::uint16_t slot = 0;    ///< kSignal
+  std::uint16_t slot = 0;    ///< kSignal, kQueued, kTaken
   std::uint32_t number = 0;  ///< of the window; kAnswer, kFlush and kFlushed: of the operation
-  /// kPut: offset in the window; kAnswer: in the operation's data; kSignal: by how much
+  /// kPut: offset in the window; kAnswer: in the operation's data; kSignal: by how much;
+  /// kTaken: lines since the window's beginning
   std::uint64_t value = 0;
 };
 
@@ -43,7 +53,7 @@ inline executor::CallTag to_tag(const Frame& frame) {
 /// @return nothing for what is no frame
 inline std::optional<Frame> frame_of(const executor::CallTag& tag) {
   if (tag.collective < static_cast<std::uint8_t>(FrameKind::kPut) ||
-      tag.collective > static_cast<std::uint8_t>(FrameKind::kFlushed)) {
+      tag.collective > static_cast<std::uint8_t>(FrameKind::kTaken)) {
     return std::nullopt;
   }
   return Frame{static_cast<FrameKind>(tag.collective), tag.root, tag.call, tag.count};

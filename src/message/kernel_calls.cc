@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -146,9 +147,21 @@ const rwDeviceWindow& KernelCalls::handle(Window& window, std::chrono::nanosecon
     }
   }
   const std::size_t parts_bytes = n * sizeof(rwDevicePart);
-  std::vector<std::byte> image(parts_bytes + counts.size() * sizeof(std::uint64_t));
+  const std::size_t counts_bytes = counts.size() * sizeof(std::uint64_t);
+  const KernelQueues* queues = window.queues();
+  const std::size_t num_queues = queues == nullptr ? 0 : counters;
+  const std::size_t queues_bytes = num_queues * sizeof(rwDeviceQueue);
+  std::vector<std::byte> image(parts_bytes + counts_bytes + queues_bytes +
+                               num_queues * sizeof(rwDeviceQueueCounts));
   std::memcpy(image.data(), parts.data(), parts_bytes);
-  std::memcpy(image.data() + parts_bytes, counts.data(), image.size() - parts_bytes);
+  std::memcpy(image.data() + parts_bytes, counts.data(), counts_bytes);
+  if (queues != nullptr) {
+    needs_links |= queues->carried();
+    std::byte* const at = image.data() + parts_bytes + counts_bytes;
+    std::memcpy(at, queues->queues().data(), queues_bytes);
+    const std::vector<rwDeviceQueueCounts> begin(num_queues, {0, queues->lines(), 0, 0});
+    std::memcpy(at + queues_bytes, begin.data(), num_queues * sizeof(rwDeviceQueueCounts));
+  }
   made->memory = take(image.size());
   if (gpu_ == nullptr) {
     std::memcpy(made->memory, image.data(), image.size());
@@ -160,6 +173,12 @@ const rwDeviceWindow& KernelCalls::handle(Window& window, std::chrono::nanosecon
   handle.parts = reinterpret_cast<rwDevicePart*>(base);
   handle.sent = reinterpret_cast<std::uint64_t*>(base + parts_bytes);
   handle.awaited = handle.sent + counters;
+  if (queues != nullptr) {
+    handle.queues = reinterpret_cast<rwDeviceQueue*>(base + parts_bytes + counts_bytes);
+    handle.queue_counts =
+        reinterpret_cast<rwDeviceQueueCounts*>(base + parts_bytes + counts_bytes + queues_bytes);
+    handle.log2_lines = static_cast<std::uint32_t>(std::countr_zero(queues->lines()));
+  }
   // NOLINTBEGIN(performance-no-int-to-ptr): addresses of the GPU
   handle.control = reinterpret_cast<rwDeviceControl*>(address_of(&shared_->control) + shift_);
   handle.timeout_ns = static_cast<std::uint64_t>(timeout.count());
@@ -292,8 +311,8 @@ std::optional<Error> KernelCalls::fault() const {
                  peer, slot);
   }
   return Error(Errc::kInvalidArgument,
-               "a kernel used a window with a range, peer or slot that cannot be right: rank {}, "
-               "slot {}",
+               "a kernel used a window with a range, peer or slot that cannot be right, or sent "
+               "or received without queues: rank {}, slot {}",
                peer, slot);
 }
 

@@ -60,8 +60,14 @@ Messenger::~Messenger() {
 
 // ---- windows ------------------------------------------------------------------------------
 
-Window& Messenger::create_window(const WindowSpec& spec, Deadline deadline) {
+Window& Messenger::create_window(const WindowSpec& given, Deadline deadline) {
   const int rank = bootstrap_.rank();
+  WindowSpec spec = given;
+  std::optional<QueueLayout> queues;
+  if (spec.queue_bytes.has_value() && QueueLayout::is_size(*spec.queue_bytes) && spec.slots >= 1 &&
+      spec.slots <= kMostSlots) {
+    spec.bytes = queues.emplace(bootstrap_.size(), spec.slots, *spec.queue_bytes).bytes();
+  }
   const std::uint32_t number = ++last_number_;
   auto window = std::make_unique<Window>(
       number, rank, spec.slots, spec.gpu,
@@ -74,6 +80,7 @@ Window& Messenger::create_window(const WindowSpec& spec, Deadline deadline) {
       if (!part.mapped || part.served) carried.push_back(peer);
     }
     if (spec.gpu != nullptr && !failure.has_value()) add_streams(*spec.gpu);
+    if (queues.has_value() && !failure.has_value()) window->make_queues(*queues);
     if (!carried.empty()) {
       need_thread();
       const Lock lock(mutex_);
@@ -99,6 +106,10 @@ Window& Messenger::create_window(const WindowSpec& spec, Deadline deadline) {
     const Lock lock(mutex_);
     if (carrier_ != nullptr) carrier_->remove(*window);
     throw Refused(static_cast<Errc>(outcomes[r].code), "rank {}: {}", r, outcomes[r].fault.data());
+  }
+  if (window->queues() != nullptr && window->queues()->carried()) {
+    const Lock lock(mutex_);
+    with_queues_.push_back(window.get());
   }
   windows_.push_back(std::move(window));
   return *windows_.back();
@@ -139,6 +150,7 @@ void Messenger::require_idle(const Window& window) {
 void Messenger::close(Window& window) {
   if (carrier_ != nullptr) carrier_->remove(window);
   for (const auto& [gpu, kernels] : kernels_) kernels->forget(window);
+  std::erase(with_queues_, &window);
   window.close();
 }
 
@@ -147,6 +159,12 @@ void Messenger::free_window(Window& window, Deadline deadline) {
   {
     const Lock lock(mutex_);
     require_idle(window);
+    if (KernelQueues* queues = window.queues()) {
+      // What was handed to links is flushed, so that nothing for it comes after the barrier.
+      queues->drain(post_);
+      queues->stop();
+      for (const int peer : queues->carried_peers()) unflushed_.insert({window.number(), peer});
+    }
   }
   flush_all(window);
   wake();
@@ -754,6 +772,12 @@ KernelCalls& Messenger::kernels_of(const Window& window) {
   return *kernels;
 }
 
+bool Messenger::poll_queues() {
+  bool moved = false;
+  for (const Window* window : with_queues_) moved |= window->queues()->poll(post_);
+  return moved;
+}
+
 bool Messenger::poll_kernels() {
   bool moved = false;
   for (const auto& entry : kernels_) {
@@ -829,6 +853,12 @@ void Messenger::look(std::chrono::nanoseconds waited) {
 }
 
 void Messenger::finish() {
+  {
+    const Lock lock(mutex_);
+    if (!stopped_) {
+      for (const Window* window : with_queues_) window->queues()->drain(post_);
+    }
+  }
   // Where it waits for nothing in particular.
   for (const std::unique_ptr<Window>& window : windows_) {
     if (window->closed()) continue;
@@ -880,7 +910,9 @@ bool Messenger::poll_locked() {
   }
   bool moved = false;
   try {
-    moved = carrier_ != nullptr && carrier_->poll();
+    // Before the links, which then take what kernels wrote in the same turn.
+    moved = poll_queues();
+    moved |= carrier_ != nullptr && carrier_->poll();
   } catch (const Error& error) {
     if (!after_error(error)) return false;
     moved = true;

@@ -86,7 +86,7 @@ class Messenger : private executor::WaitHook {
 
   /// Collective. The window lives as long as this; freed, it is closed.
   /// @throws Refused on all ranks alike, also for want of memory on one of them
-  Window& create_window(const WindowSpec& spec, Deadline deadline);
+  Window& create_window(const WindowSpec& given, Deadline deadline);
   /// Collective: returns when all operations of all ranks on it are done and no rank will use it.
   /// @throws Refused kInvalidUsage while this rank has operations with requests on it
   void free_window(Window& window, Deadline deadline);
@@ -167,6 +167,7 @@ class Messenger : private executor::WaitHook {
   [[nodiscard]] bool streams_busy() const RW_REQUIRES(mutex_);
   bool poll_streams() RW_REQUIRES(mutex_);
   bool poll_kernels() RW_REQUIRES(mutex_);
+  bool poll_queues() RW_REQUIRES(mutex_);
   void break_with(const Error& error) RW_REQUIRES(mutex_);
   // Starts one; a wait ends as check_wait() says. @return whether it has ended
   bool begin(Operation& operation) RW_REQUIRES(mutex_);
@@ -216,6 +217,10 @@ class Messenger : private executor::WaitHook {
   std::list<Started> started_ RW_GUARDED_BY(mutex_);
   std::map<transport::window::Gpu*, std::unique_ptr<StreamCalls>> streams_ RW_GUARDED_BY(mutex_);
   std::map<transport::window::Gpu*, std::unique_ptr<KernelCalls>> kernels_ RW_GUARDED_BY(mutex_);
+  std::vector<Window*> with_queues_ RW_GUARDED_BY(mutex_);  // that links carry
+  const KernelQueues::Post post_ =
+      [this](int peer, const Frame& frame, std::span<const std::byte> data)
+          RW_REQUIRES(mutex_) { carrier_->post(peer, frame, data); };
   std::set<int> dropped_ RW_GUARDED_BY(mutex_);
   bool stopped_ RW_GUARDED_BY(mutex_) = false;
   Pacer stream_pacer_ RW_GUARDED_BY(mutex_){std::chrono::milliseconds(5)};

@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "message/kernel_queues.h"
 #include "message/window_memory.h"
 
 namespace ropewalk::message {
@@ -39,6 +41,7 @@ class Window {
   /// Gives the memory back; nothing else may be asked of a closed window.
   void close() noexcept {
     closed_ = true;
+    queues_.reset();
     memory_.reset();
   }
   [[nodiscard]] bool closed() const noexcept { return closed_; }
@@ -78,6 +81,14 @@ class Window {
     return reinterpret_cast<std::uint64_t>(arrivals(source)) +
            static_cast<std::size_t>(slot) * sizeof(SignalLine);
   }
+  /// The memory is queues of kernels: nothing else is put to it or got from it.
+  /// @throws Error kCuda
+  void make_queues(const QueueLayout& layout) {
+    queues_ = std::make_unique<KernelQueues>(*this, layout);
+    memory_->hide();
+  }
+  /// Null without.
+  [[nodiscard]] KernelQueues* queues() const noexcept { return queues_.get(); }
   /// Copies, whatever memory it is, and returns when it is done; while kernels wait, too.
   void copy(void* to, const void* from, std::size_t bytes) const;
   /// Sets the counter, with release. Only who raises it calls. @pre part(owner).mapped
@@ -117,6 +128,7 @@ class Window {
   transport::window::Gpu* gpu_;
   bool closed_ = false;
   std::optional<WindowMemory> memory_;
+  std::unique_ptr<KernelQueues> queues_;
   std::vector<std::uint64_t> sent_;
   std::vector<std::uint64_t> awaited_;
   std::vector<std::uint8_t> sent_on_gpu_;

@@ -18,6 +18,7 @@
 #include "core/process_memory.h"
 #include "core/units.h"
 #include "message/device_part.h"
+#include "message/kernel_queues.h"
 #include "transport/window/device/gpu_memory.h"
 
 namespace ropewalk::message {
@@ -32,7 +33,8 @@ std::size_t whole_pages(std::size_t bytes) {
 // What a rank tells the others of its part. Sent as it lies: all ranks run the same build.
 struct Offer {
   std::uint64_t bytes = 0;
-  std::uint64_t address = 0;  // of the user's memory; 0: the library allocates
+  std::uint64_t address = 0;      // of the user's memory; 0: the library allocates
+  std::int64_t queue_bytes = -1;  // without queues
   std::int32_t slots = 0;
   std::int32_t code = 0;  // Errc, of a fault
   std::int32_t on_device = 0;
@@ -82,11 +84,17 @@ Offer offer_of(const WindowSpec& spec, std::size_t ranks, std::shared_ptr<Device
   // Who registers nothing gets the library's memory, of no bytes.
   if (spec.registers) offer.address = reinterpret_cast<std::uint64_t>(spec.memory);
   offer.slots = spec.slots;
+  if (spec.queue_bytes.has_value()) {
+    offer.queue_bytes = static_cast<std::int64_t>(*spec.queue_bytes);
+  }
   try {
     if (spec.fault.has_value()) throw Error(*spec.fault);
     RW_ASSERT(spec.counters || (spec.slots == 0 && spec.registers));
     require(!spec.counters || (spec.slots >= 1 && spec.slots <= kMostSlots),
             fmt::format("slots: {} is not in 1 to {}", spec.slots, kMostSlots));
+    require(!spec.queue_bytes.has_value() || QueueLayout::is_size(*spec.queue_bytes),
+            fmt::format("bytes: {} of a queue are not in 1 to {}", spec.queue_bytes.value_or(0),
+                        QueueLayout::kMostBytes));
     require(spec.bytes <= kMostWindowBytes,
             fmt::format("bytes: {} is more than {}", spec.bytes, kMostWindowBytes));
     if (spec.gpu != nullptr) {
@@ -117,6 +125,10 @@ const char* kind_of(const Offer& offer) {
   return offer.on_device != 0 ? "memory of a GPU" : "the host's";
 }
 
+std::string queues_of(const Offer& offer) {
+  return offer.queue_bytes < 0 ? "none" : fmt::format("{} bytes", offer.queue_bytes);
+}
+
 void check(std::span<const Offer> offers) {
   for (std::size_t r = 0; r < offers.size(); ++r) {
     if (offers[r].fault[0] != '\0') {
@@ -127,6 +139,10 @@ void check(std::span<const Offer> offers) {
     if (offers[r].slots != offers[0].slots) {
       throw Refused(Errc::kInvalidUsage, "slots differ: rank 0 has {}, rank {} has {}",
                     offers[0].slots, r, offers[r].slots);
+    }
+    if (offers[r].queue_bytes != offers[0].queue_bytes) {
+      throw Refused(Errc::kInvalidUsage, "queues differ: rank 0 gave {}, rank {} gave {}",
+                    queues_of(offers[0]), r, queues_of(offers[r]));
     }
     if (offers[r].on_device != offers[0].on_device) {
       throw Refused(Errc::kInvalidUsage, "memory of different kinds: rank 0 has {}, rank {} has {}",

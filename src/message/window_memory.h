@@ -68,6 +68,9 @@ struct WindowSpec {
   void* memory = nullptr;
   std::size_t bytes = 0;
   int slots = 1;  ///< counters for each source; the same on all ranks
+  /// Of a window of queues (kernel_queues.h): each has room for so many bytes; the same on all
+  /// ranks. `bytes` is that of the queues then.
+  std::optional<std::size_t> queue_bytes;
   /// Without: memory of a GPU that is put to and got from, nothing of the library's beside it, so
   /// that a rank may let go of it by itself (Messenger::release_window). `slots` is 0.
   bool counters = true;
@@ -105,6 +108,11 @@ class WindowMemory {
   };
   /// Nothing where this rank does not map it, or it is the user's memory.
   [[nodiscard]] std::optional<Location> location(int rank) const;
+
+  /// The memory is the library's own: no range of a part is anybody's to put to or get from.
+  void hide() noexcept {
+    for (Part& part : parts_) part.bytes = 0;
+  }
 
   /// Lets go of the other ranks' GPU memory; their parts are as if not mapped.
   void close_reached() noexcept;
