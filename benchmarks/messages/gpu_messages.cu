@@ -9,7 +9,7 @@
 //   blocks   the same by 64 blocks, each with a part of the data and a slot of its own;
 //            answers are signals alone, and SECONDS is the whole trip: blocks run by themselves, so
 //            that answers with data would use both directions of a link at once
-//   queue    as kernel, by messages: send() and receive()
+//   queue    as kernel, by messages (Queue); 8 bytes by one thread, up to 256 by a warp
 //   queues   the same by several blocks, of 2 KiB each, 64 at most: half a round trip of a block,
 //            though others may use the other direction of the link at that time
 //   stream   rwPutSignal and rwWaitSignal on streams
@@ -42,6 +42,7 @@ constexpr int kSlots = kBlocks + 1;
 constexpr int kThreads = 512;
 // Of each queue: what one block of 64 KiB has on its way. More goes in pieces.
 constexpr std::size_t kQueueBytes = std::size_t{64} << 10;
+constexpr std::size_t kMostOfAWarp = 256;
 constexpr std::size_t kMessageOfABlock = 2048;
 constexpr int kPutsOfABatch = 64;
 constexpr int kTripsOfAGraph = 20;
@@ -90,15 +91,16 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The same by messages, from `source` to `to`; answers have data, too.
+template <typename Scope>
 __global__ void __launch_bounds__(kThreads)
     message_trips(const __grid_constant__ rwDeviceWindow queues, int peer, bool begins,
                   const unsigned char* source, unsigned char* to, std::size_t bytes, int count) {
   using namespace ropewalk::device;
-  const Block block;
+  const Scope scope;
   const std::size_t each = (bytes / gridDim.x + 15) / 16 * 16;
   const std::size_t first = min(bytes, each * blockIdx.x);
   const std::size_t mine = min(each, bytes - first);
-  Queue queue(block, queues, peer, static_cast<int>(blockIdx.x));
+  Queue queue(scope, queues, peer, static_cast<int>(blockIdx.x));
   for (int i = 0; i < count; ++i) {
     if (begins && queue.send(source + first, mine) != Status::kDone) return;
     if (queue.receive(to + first, mine) != Status::kDone) return;
@@ -126,7 +128,7 @@ __global__ void flag_trips(std::uint64_t* ours, std::uint64_t* theirs, const std
                      : "=l"(value), "=l"(seen)
                      : "l"(ours)
                      : "memory");
-      } while (seen < number);
+      } while (seen < number || value == 0);
     }
   }
 }
@@ -190,10 +192,19 @@ Times time_kernel(const Setup& at, std::size_t bytes, int count, int blocks) {
 
 Times time_messages(const Setup& at, std::size_t bytes, int count, int blocks) {
   return time_streams(at, 1, [&] {
-    message_trips<<<blocks, kThreads, 0, at.stream>>>(at.queues, at.peer, at.rank == 0, at.source,
-                                                      const_cast<unsigned char*>(at.memory), bytes,
-                                                      count);
-    check(cudaGetLastError());
+    const auto launch = [&](auto kernel, int threads) {
+      kernel<<<blocks, threads, 0, at.stream>>>(at.queues, at.peer, at.rank == 0, at.source,
+                                                const_cast<unsigned char*>(at.memory), bytes,
+                                                count);
+      check(cudaGetLastError());
+    };
+    if (bytes <= 8) {
+      launch(message_trips<ropewalk::device::Thread>, 1);
+    } else if (bytes <= kMostOfAWarp) {
+      launch(message_trips<ropewalk::device::Warp>, 32);
+    } else {
+      launch(message_trips<ropewalk::device::Block>, kThreads);
+    }
   });
 }
 

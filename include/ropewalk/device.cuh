@@ -70,8 +70,10 @@
 #endif
 #ifdef __CUDA_ARCH__
 #define RW_UNROLL _Pragma("unroll")
+#define RW_NO_UNROLL _Pragma("unroll 1")
 #else
 #define RW_UNROLL
+#define RW_NO_UNROLL
 #endif
 
 namespace ropewalk::device {
@@ -239,20 +241,21 @@ RW_DEVICE_FUNCTION Status wait_until(const rwDeviceWindow& window, int peer, int
   // A look at the host's memory takes microseconds: once in so many turns.
   constexpr unsigned kTurns = 1024;
   std::uint64_t since = 0;
-  for (unsigned turn = 1; !condition(); ++turn) {
+  bool aborted = false;
+  for (unsigned turn = 1;; ++turn) {
+    if (condition()) return Status::kDone;
+    if (aborted) return Status::kAborted;
 #ifndef __CUDA_ARCH__
     if (turn % 64 == 0) std::this_thread::yield();
 #endif
     if (turn % kTurns != 0) continue;
-    if (load_word(&window.control->abort) != 0)
-      return condition() ? Status::kDone : Status::kAborted;
+    aborted = load_word(&window.control->abort) != 0;  // what came before it counts still
     const std::uint64_t now = now_ns();
     if (since == 0) since = now;
-    if (window.timeout_ns != 0 && now - since > window.timeout_ns) {
+    if (!aborted && window.timeout_ns != 0 && now - since > window.timeout_ns) {
       return stop(window, Status::kTimeout, peer, slot);
     }
   }
-  return Status::kDone;
 }
 
 RW_DEVICE_FUNCTION std::size_t index(const rwDeviceWindow& window, int rank, int slot) {
@@ -452,6 +455,7 @@ RW_DEVICE_FUNCTION std::uint64_t load_bytes(const unsigned char* from, std::size
     return *reinterpret_cast<const std::uint64_t*>(from);
   }
   std::uint64_t word = 0;
+  RW_NO_UNROLL
   for (std::size_t k = 0; k < bytes; ++k) word |= std::uint64_t{from[k]} << 8U * k;
   return word;
 }
@@ -460,6 +464,7 @@ RW_DEVICE_FUNCTION void store_bytes(unsigned char* to, std::uint64_t word, std::
     *reinterpret_cast<std::uint64_t*>(to) = word;
     return;
   }
+  RW_NO_UNROLL
   for (std::size_t k = 0; k < bytes; ++k) to[k] = static_cast<unsigned char>(word >> 8U * k);
 }
 
@@ -647,30 +652,22 @@ class Queue {
     const auto* const from = static_cast<const unsigned char*>(source);
     scope_.sync();  // the source is written
     const std::uint64_t words = (bytes + 7) / 8;
-    for (std::uint64_t done = 0; done < words;) {
-      const std::uint64_t part = part_of(words - done);
-      if (sent_ + part > room_) {
-        const Status status = await_room(part);
-        if (status != Status::kDone) return status;
-      }
-      const std::uint64_t step = scope_.size();
-      for (std::uint64_t k = scope_.rank(); k < part; k += kAtOnce * step) {
-        std::uint64_t data[kAtOnce];
-        RW_UNROLL
-        for (unsigned j = 0; j < kAtOnce; ++j) {
-          if (k + j * step >= part) continue;
-          const std::uint64_t at = (done + k + j * step) * 8;
-          data[j] = detail::load_bytes(from + at, bytes - at < 8 ? bytes - at : 8);
+    if (words <= scope_.size() && sent_ + words <= room_) {
+      // A line for each thread at most, the shortest path.
+      const std::uint64_t k = scope_.rank();
+      if (k < words) send_line(from, bytes, k, sent_ + k);
+      sent_ += words;
+    } else {
+      for (std::uint64_t done = 0; done < words;) {
+        const std::uint64_t part = part_of(words - done);
+        if (sent_ + part > room_) {
+          const Status status = await_room(part);
+          if (status != Status::kDone) return status;
         }
-        RW_UNROLL
-        for (unsigned j = 0; j < kAtOnce; ++j) {
-          if (k + j * step >= part) continue;
-          const std::uint64_t number = sent_ + k + j * step;
-          detail::store_line(queue_.out + line_of(number), data[j], lap_of(number));
-        }
+        send_part(from, bytes, done, part);
+        sent_ += part;
+        done += part;
       }
-      sent_ += part;
-      done += part;
     }
     scope_.sync();  // the source is read
     return Status::kDone;
@@ -686,27 +683,12 @@ class Queue {
     const std::uint64_t words = (bytes + 7) / 8;
     for (std::uint64_t done = 0; done < words;) {
       const std::uint64_t part = part_of(words - done);
-      const std::uint64_t step = scope_.size();
       Status status = Status::kDone;
-      for (std::uint64_t k = scope_.rank(); k < part && status == Status::kDone;
-           k += kAtOnce * step) {
-        std::uint64_t data[kAtOnce];
-        bool there[kAtOnce];
-        RW_UNROLL
-        for (unsigned j = 0; j < kAtOnce; ++j) {
-          const std::uint64_t number = taken_ + k + j * step;
-          there[j] = k + j * step >= part ||
-                     detail::load_line(queue_.in + line_of(number), lap_of(number), data[j]);
-        }
-        RW_UNROLL
-        for (unsigned j = 0; j < kAtOnce; ++j) {
-          if (k + j * step >= part || status != Status::kDone) continue;
-          if (!there[j]) status = await_line(taken_ + k + j * step, data[j]);
-          const std::uint64_t at = (done + k + j * step) * 8;
-          if (status == Status::kDone) {
-            detail::store_bytes(to + at, data[j], bytes - at < 8 ? bytes - at : 8);
-          }
-        }
+      if (part <= scope_.size()) {
+        const std::uint64_t k = scope_.rank();
+        if (k < part) status = receive_line(to, bytes, done + k, taken_ + k);
+      } else {
+        status = receive_part(to, bytes, done, part);
       }
       // All have their lines, which the peer may write again.
       status = detail::status_of(scope_.any(static_cast<int>(status)));
@@ -736,11 +718,72 @@ class Queue {
   RW_DEVICE_FUNCTION std::uint32_t lap_of(std::uint64_t number) const {
     return static_cast<std::uint32_t>((number >> window_.log2_lines) + 1);
   }
-  RW_DEVICE_FUNCTION Status await_line(std::uint64_t number, std::uint64_t& data) const {
+  static RW_DEVICE_FUNCTION std::size_t length_of(std::size_t bytes, std::uint64_t word) {
+    return bytes - word * 8 < 8 ? bytes - word * 8 : 8;
+  }
+  // Word `word` of a message, and its line.
+  RW_DEVICE_FUNCTION void send_line(const unsigned char* from, std::size_t bytes,
+                                    std::uint64_t word, std::uint64_t number) const {
+    detail::store_line(queue_.out + line_of(number),
+                       detail::load_bytes(from + word * 8, length_of(bytes, word)), lap_of(number));
+  }
+  RW_DEVICE_FUNCTION Status receive_line(unsigned char* to, std::size_t bytes, std::uint64_t word,
+                                         std::uint64_t number) const {
     const std::uint32_t* line = queue_.in + line_of(number);
     const std::uint32_t lap = lap_of(number);
-    return detail::wait_until(window_, peer_, slot_,
-                              [&] { return detail::load_line(line, lap, data); });
+    std::uint64_t data = 0;
+    const Status status = detail::wait_until(window_, peer_, slot_,
+                                             [&] { return detail::load_line(line, lap, data); });
+    if (status == Status::kDone) detail::store_bytes(to + word * 8, data, length_of(bytes, word));
+    return status;
+  }
+  // `part` words from `done` on, several of each thread on their way at once.
+  RW_DEVICE_FUNCTION void send_part(const unsigned char* from, std::size_t bytes,
+                                    std::uint64_t done, std::uint64_t part) const {
+    const std::uint64_t step = scope_.size();
+    std::uint64_t k = scope_.rank();
+    for (; k + (kAtOnce - 1) * step < part; k += kAtOnce * step) {
+      std::uint64_t data[kAtOnce];
+      RW_UNROLL
+      for (unsigned j = 0; j < kAtOnce; ++j) {
+        const std::uint64_t word = done + k + j * step;
+        data[j] = detail::load_bytes(from + word * 8, length_of(bytes, word));
+      }
+      RW_UNROLL
+      for (unsigned j = 0; j < kAtOnce; ++j) {
+        const std::uint64_t number = sent_ + k + j * step;
+        detail::store_line(queue_.out + line_of(number), data[j], lap_of(number));
+      }
+    }
+    for (; k < part; k += step) send_line(from, bytes, done + k, sent_ + k);
+  }
+  RW_DEVICE_FUNCTION Status receive_part(unsigned char* to, std::size_t bytes, std::uint64_t done,
+                                         std::uint64_t part) const {
+    const std::uint64_t step = scope_.size();
+    std::uint64_t k = scope_.rank();
+    for (; k + (kAtOnce - 1) * step < part; k += kAtOnce * step) {
+      std::uint64_t data[kAtOnce];
+      const Status status = detail::wait_until(window_, peer_, slot_, [&] {
+        bool there = true;
+        RW_UNROLL
+        for (unsigned j = 0; j < kAtOnce; ++j) {
+          const std::uint64_t number = taken_ + k + j * step;
+          there &= detail::load_line(queue_.in + line_of(number), lap_of(number), data[j]);
+        }
+        return there;
+      });
+      if (status != Status::kDone) return status;
+      RW_UNROLL
+      for (unsigned j = 0; j < kAtOnce; ++j) {
+        const std::uint64_t word = done + k + j * step;
+        detail::store_bytes(to + word * 8, data[j], length_of(bytes, word));
+      }
+    }
+    for (; k < part; k += step) {
+      const Status status = receive_line(to, bytes, done + k, taken_ + k);
+      if (status != Status::kDone) return status;
+    }
+    return Status::kDone;
   }
   RW_DEVICE_FUNCTION Status await_room(std::uint64_t part) {
     Status status = Status::kDone;
