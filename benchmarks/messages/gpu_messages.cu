@@ -13,6 +13,8 @@
 //   queues   the same by several blocks, of 2 KiB each, 64 at most: half a round trip of a block,
 //            though others may use the other direction of the link at that time
 //   stream   rwPutSignal and rwWaitSignal on streams
+//   message  rwQueueSend and rwQueueReceive on streams, up to 256 KiB
+//   chain    the same, 20 round trips captured in a CUDA graph
 //   batch    64 puts of a 64th of the bytes each and a signal, prepared, launched on a stream
 //   graph    as stream, 20 round trips captured in a CUDA graph, which is launched again and again
 //   flags    the limit of kernels: 8 bytes and a number in one store of 16 bytes, without fences or
@@ -42,6 +44,7 @@ constexpr int kSlots = kBlocks + 1;
 constexpr int kThreads = 512;
 // Of each queue: what one block of 64 KiB has on its way. More goes in pieces.
 constexpr std::size_t kQueueBytes = std::size_t{64} << 10;
+constexpr std::size_t kMostOfAStreamsMessage = std::size_t{256} << 10;
 constexpr std::size_t kMostOfAWarp = 256;
 constexpr std::size_t kMessageOfABlock = 2048;
 constexpr int kPutsOfABatch = 64;
@@ -226,7 +229,8 @@ int main(int argc, char** argv) {
   const std::size_t most = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : std::size_t{64} << 20;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
   const std::string rows =
-      argc > 3 ? argv[3] : "kernel,blocks,queue,queues,stream,batch,graph,flags,driver";
+      argc > 3 ? argv[3]
+               : "kernel,blocks,queue,queues,stream,message,chain,batch,graph,flags,driver";
   // Kernels that were loaded while a stream waits would wait for it.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -273,12 +277,14 @@ int main(int argc, char** argv) {
     return bytes == most ? most + 1 : std::min(more, most);
   };
   for (std::size_t bytes = 8; bytes <= most; bytes = next(bytes)) {
-    for (const char* row :
-         {"kernel", "blocks", "queue", "queues", "stream", "batch", "graph", "flags", "driver"}) {
+    for (const char* row : {"kernel", "blocks", "queue", "queues", "stream", "message", "chain",
+                            "batch", "graph", "flags", "driver"}) {
       const std::string name = row;
       if (("," + rows + ",").find("," + name + ",") == std::string::npos) continue;
       if (name == "blocks" && bytes < 4096) continue;
       if (name == "queues" && bytes < 2 * kMessageOfABlock) continue;
+      const bool by_queue = name == "message" || name == "chain";
+      if (by_queue && bytes > kMostOfAStreamsMessage) continue;
       if (name == "batch" && (bytes < kPutsOfABatch * 8 || bytes > (std::size_t{16} << 20)))
         continue;
       const bool limit = name == "flags" || name == "driver";
@@ -295,6 +301,15 @@ int main(int argc, char** argv) {
       std::function<Times(int)> measure;
       rwBatch_t batch = nullptr;
       cudaGraphExec_t graph = nullptr;
+      const auto message_trip = [&used, queues, bytes] {
+        const auto send = [&] {
+          check(rwQueueSend(used.source, bytes, used.peer, kBlocks, queues, used.ours()));
+        };
+        if (used.rank == 0) send();
+        check(rwQueueReceive(const_cast<unsigned char*>(used.memory), bytes, used.peer, kBlocks,
+                             queues, used.ours()));
+        if (used.rank == 1) send();
+      };
       const auto trip = [&used, bytes] {
         if (used.rank == 0) put_signal(used, bytes, 0);
         wait_signal(used, 0);
@@ -316,6 +331,8 @@ int main(int argc, char** argv) {
         };
       } else if (name == "stream") {
         measure = [&](int turns) { return time_streams(used, turns, trip); };
+      } else if (name == "message") {
+        measure = [&](int turns) { return time_streams(used, turns, message_trip); };
       } else if (name == "flags") {
         measure = [&, number = std::uint64_t{0}](int turns) mutable {
           const Times times = time_streams(used, 1, [&] {
@@ -361,7 +378,13 @@ int main(int argc, char** argv) {
       } else {
         cudaGraph_t captured = nullptr;
         check(cudaStreamBeginCapture(used.stream, cudaStreamCaptureModeThreadLocal));
-        for (int k = 0; k < kTripsOfAGraph; ++k) trip();
+        for (int k = 0; k < kTripsOfAGraph; ++k) {
+          if (name == "chain") {
+            message_trip();
+          } else {
+            trip();
+          }
+        }
         check(cudaStreamEndCapture(used.stream, &captured));
         check(cudaGraphInstantiate(&graph, captured, 0));
         check(cudaGraphDestroy(captured));

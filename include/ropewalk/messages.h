@@ -128,6 +128,19 @@ RW_API rwResult_t rwWindowDescriptor(rwMessageWindow_t window, int rank, int* fd
  * freed while kernels use it. */
 RW_API rwResult_t rwWindowDevice(rwMessageWindow_t window, rwDeviceWindow* device);
 
+/* A message of a queue by a stream: enqueues a kernel of one block that sends `bytes` from
+ * `source`, memory of a GPU or pinned, to `peer` on `slot`, or that receives as many into
+ * `destination`. Host and stream go on: the source may be reused, and the destination read, by what
+ * follows in the stream. One call's message may be received by a kernel's receive(), and the other
+ * way round. `window` is one of queues in memory of a GPU; messages of one peer and slot are in the
+ * order of the stream, and the program orders what several streams send. The kernel that receives
+ * holds a block of the GPU until the message is there; it ends as other waits do. In CUDA graphs,
+ * too. Messages of more than some 100 KB are faster by rwPutSignal. */
+RW_API rwResult_t rwQueueSend(const void* source, size_t bytes, int peer, int slot,
+                              rwMessageWindow_t window, rwStream_t stream);
+RW_API rwResult_t rwQueueReceive(void* destination, size_t bytes, int peer, int slot,
+                                 rwMessageWindow_t window, rwStream_t stream);
+
 /* ---- operations ----------------------------------------------------------------------------- */
 
 /* Copies `bytes` from `source` to `offset` of the part of `peer` (which may be this rank). Done:

@@ -146,6 +146,16 @@ void add(rwBatch_t batch, const rwMessageWindow& window, const OperationSpec& sp
   given.comm->add(given.batch, spec);
 }
 
+void queue_message(rwMessageWindow_t window, message::Messenger::Message message,
+                   rwStream_t stream) {
+  rwMessageWindow& given = checked_window(window);
+  if (stream == nullptr) {
+    throw Error(Errc::kInvalidUsage, "stream: NULL, and a queue's messages are sent by kernels");
+  }
+  message.window = given.window;
+  given.comm->enqueue(message, stream);
+}
+
 }  // namespace
 }  // namespace ropewalk::capi
 
@@ -236,6 +246,21 @@ RW_API rwResult_t rwWindowDevice(rwMessageWindow_t window, rwDeviceWindow* devic
     rwMessageWindow& given = checked_window(window);
     rwDeviceWindow& out = checked(device, "device");
     out = given.comm->device_window(*given.window);
+  });
+}
+
+RW_API rwResult_t rwQueueSend(const void* source, size_t bytes, int peer, int slot,
+                              rwMessageWindow_t window, rwStream_t stream) {
+  return guarded("rwQueueSend", [&] {
+    // A kernel reads it alone.
+    queue_message(window, {nullptr, true, peer, slot, const_cast<void*>(source), bytes}, stream);
+  });
+}
+
+RW_API rwResult_t rwQueueReceive(void* destination, size_t bytes, int peer, int slot,
+                                 rwMessageWindow_t window, rwStream_t stream) {
+  return guarded("rwQueueReceive", [&] {
+    queue_message(window, {nullptr, false, peer, slot, destination, bytes}, stream);
   });
 }
 

@@ -1370,6 +1370,12 @@ message::StreamCalls::Trigger Communicator::arm(const message::Batch& batch, Dev
   });
 }
 
+void Communicator::enqueue(const message::Messenger::Message& message, DeviceStream stream) {
+  with_messenger([&](message::Messenger& messenger) {
+    messenger.enqueue(message, static_cast<transport::window::CuStream>(stream));
+  });
+}
+
 rwDeviceWindow Communicator::device_window(message::Window& window) {
   return with_messenger(
       [&](message::Messenger& messenger) { return messenger.device_window(window); });

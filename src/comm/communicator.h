@@ -178,6 +178,7 @@ class Communicator final : public executor::WaitHook {
   void enqueue(const message::Batch& batch, DeviceStream stream);
   /// The same, to begin when something on the GPU has stored the trigger.
   message::StreamCalls::Trigger arm(const message::Batch& batch, DeviceStream stream);
+  void enqueue(const message::Messenger::Message& message, DeviceStream stream);
   /// For kernels (message/kernel_calls.h).
   rwDeviceWindow device_window(message::Window& window);
   /// How many signals of `source` have arrived.

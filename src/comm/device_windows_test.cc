@@ -1,5 +1,6 @@
 // Windows in GPU memory, and the operations that streams do, with software that stands in for
 // CUDA's driver: its streams are threads that do everything late and in order.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -637,6 +638,33 @@ TEST_P(DeviceWindows, QueuesLieWhereBothSidesReachThem) {
     put.bytes = sizeof word;
     EXPECT_NE(refusal_of([&] { comm.run(put); }).second, "");
     comm.free_window(window);
+  });
+}
+
+TEST_P(DeviceWindows, MessagesOfStreamsThatCannotBeRight) {
+  ranks(2, [&](Communicator& comm) {
+    DeviceEnd end(comm, GetParam(), 64);
+    WindowSpec spec;
+    spec.queue_bytes = 512;
+    Window& queues = comm.create_window(spec, end.gpu().ordinal());
+    Window& of_host = comm.create_window(spec);
+    const Buffer data(end.gpu(), Bytes(8));
+    const auto told = [&](Window& window, int peer, int slot) {
+      return refusal_of([&] {
+               comm.enqueue({&window, true, peer, slot, data.data(), 8}, end.stream().get());
+             })
+          .second;
+    };
+    EXPECT_THAT(told(end.window(), 1 - comm.rank(), 0), ::testing::HasSubstr("has no queues"));
+    EXPECT_THAT(told(queues, 2, 0), ::testing::HasSubstr("peer: 2"));
+    EXPECT_THAT(told(queues, 1 - comm.rank(), 1), ::testing::HasSubstr("slot: 1"));
+    EXPECT_THAT(told(of_host, 1 - comm.rank(), 0), ::testing::HasSubstr("host's memory"));
+    // The stand-in's GPUs run no kernels.
+    EXPECT_THAT(told(queues, 1 - comm.rank(), 0), ::testing::HasSubstr("it needs kernels"));
+    comm.free_window(of_host);
+    comm.free_window(queues);
+    EXPECT_THAT(told(queues, 1 - comm.rank(), 0), ::testing::HasSubstr("was freed"));
+    end.free();
   });
 }
 

@@ -11,9 +11,10 @@
 
 namespace ropewalk::message {
 
-/// A call of ropewalk::device (include/ropewalk/device.cuh), made by one thread of a GPU.
+/// A call of ropewalk::device (include/ropewalk/device.cuh), made by one thread of a GPU; messages
+/// of queues by a warp or a block.
 struct DeviceCall {
-  enum class Kind : std::uint8_t { kPut, kGet, kSignal, kWaitSignal };
+  enum class Kind : std::uint8_t { kPut, kGet, kSignal, kWaitSignal, kSend, kReceive };
   rwDeviceWindow window{};
   Kind kind = Kind::kSignal;
   int peer = 0;
@@ -21,7 +22,7 @@ struct DeviceCall {
   std::uint64_t count = 0;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
-  void* local = nullptr;  ///< kPut: source; kGet: destination
+  void* local = nullptr;  ///< kPut, kSend: source; kGet, kReceive: destination
 };
 
 struct DeviceCopy {

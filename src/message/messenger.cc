@@ -9,6 +9,7 @@
 
 #include "core/interrupt.h"
 #include "core/log.h"
+#include "message/device_kernels.h"
 #include "message/device_part.h"
 
 namespace ropewalk::message {
@@ -579,20 +580,24 @@ void Messenger::add_streams(transport::window::Gpu& gpu) {
   }
 }
 
-StreamCalls& Messenger::streams_of(const OperationSpec& spec) {
-  transport::window::Gpu* gpu = spec.window->gpu();
+StreamCalls& Messenger::streams_of(const Window& window, const std::function<std::string()>& what) {
+  transport::window::Gpu* gpu = window.gpu();
   if (gpu == nullptr) {
     throw Refused(Errc::kInvalidUsage,
                   "{}: stream: the window is in the host's memory, which streams cannot use; make "
                   "it in memory of a GPU",
-                  describe(spec));
+                  what());
   }
   const auto found = streams_.find(gpu);
   if (found == streams_.end() || found->second == nullptr) {
     throw Refused(Errc::kInvalidUsage, "{}: stream: {} has no 64-bit memory operations of streams",
-                  describe(spec), gpu->name());
+                  what(), gpu->name());
   }
-  StreamCalls& streams = *found->second;
+  return *found->second;
+}
+
+StreamCalls& Messenger::streams_of(const OperationSpec& spec) {
+  StreamCalls& streams = streams_of(*spec.window, [&] { return describe(spec); });
   const void* local = spec.kind == OperationKind::kPut   ? spec.source
                       : spec.kind == OperationKind::kGet ? static_cast<void*>(spec.destination)
                                                          : nullptr;
@@ -607,6 +612,57 @@ StreamCalls& Messenger::streams_of(const OperationSpec& spec) {
 
 void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream) {
   enqueue(specs, stream, nullptr);
+}
+
+void Messenger::enqueue(const Message& message, transport::window::CuStream stream) {
+  Window& window = *message.window;
+  const auto what = [&] {
+    return fmt::format("message {} rank {}, window {}, slot {}", message.sends ? "to" : "from",
+                       message.peer, window.number(), message.slot);
+  };
+  require_usable(window);
+  if (window.queues() == nullptr) {
+    throw Refused(Errc::kInvalidUsage, "{}: the window has no queues", what());
+  }
+  if (message.peer < 0 || message.peer >= window.size()) {
+    throw Refused(Errc::kInvalidArgument, "peer: {} is no rank of {}", message.peer, window.size());
+  }
+  if (message.slot < 0 || message.slot >= window.slots()) {
+    throw Refused(Errc::kInvalidArgument, "slot: {} is not in 0 to {}", message.slot,
+                  window.slots() - 1);
+  }
+  if (message.sends && has_left(message.peer)) {
+    throw Refused(Errc::kPeerLost, "{}: rank {} left the communicator", what(), message.peer);
+  }
+  need_thread();
+  DeviceCall call;
+  {
+    ++wanted_;
+    const Lock lock(mutex_);
+    --wanted_;
+    const StreamCalls& streams = streams_of(window, what);
+    if (stopped_) throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
+    if (!streams.has_kernels()) {
+      throw Refused(Errc::kInvalidUsage, "{}: stream: it needs kernels, and this build has none",
+                    what());
+    }
+    if (message.bytes > 0 && !streams.accessible(message.memory)) {
+      throw Refused(Errc::kInvalidArgument,
+                    "{}: {}: {} is neither memory of a GPU nor pinned; a stream cannot use it",
+                    what(), message.sends ? "source" : "destination", message.memory);
+    }
+    call.window = kernels_of(window).handle(window, options_.timeout());
+  }
+  call.kind = message.sends ? DeviceCall::Kind::kSend : DeviceCall::Kind::kReceive;
+  call.peer = message.peer;
+  call.slot = message.slot;
+  call.local = message.memory;
+  call.bytes = message.bytes;
+  // Without the lock: where the driver's queue is full this waits for kernels, which may wait for
+  // the thread.
+  const transport::window::CurrentContext current(window.gpu()->cuda(), window.gpu()->context());
+  launch(call, stream);
+  wake();
 }
 
 template <typename Ready>

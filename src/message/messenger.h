@@ -34,6 +34,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -120,6 +121,19 @@ class Messenger : private executor::WaitHook {
   /// The batch begins when its trigger was stored.
   StreamCalls::Trigger arm(const Batch& batch, transport::window::CuStream stream);
 
+  /// A message of a queue.
+  struct Message {
+    Window* window = nullptr;  ///< of queues
+    bool sends = false;        ///< else it receives
+    int peer = 0;
+    int slot = 0;
+    void* memory = nullptr;  ///< source or destination
+    std::size_t bytes = 0;
+  };
+  /// By a kernel on the stream, captured or not.
+  /// @throws as enqueue() above
+  void enqueue(const Message& message, transport::window::CuStream stream);
+
   /// The window as kernels use it; of one in the host's memory, as host threads do.
   /// @throws Refused kInvalidUsage for a closed one; Error kCuda
   rwDeviceWindow device_window(Window& window);
@@ -157,6 +171,9 @@ class Messenger : private executor::WaitHook {
   KernelCalls& kernels_of(const Window& window) RW_REQUIRES(mutex_);
   void capture(std::span<const OperationSpec> specs, StreamCalls& streams,
                transport::window::CuStream stream) RW_REQUIRES(mutex_);
+  // @param what describes the call, for an error
+  StreamCalls& streams_of(const Window& window, const std::function<std::string()>& what)
+      RW_REQUIRES(mutex_);
   StreamCalls& streams_of(const OperationSpec& spec) RW_REQUIRES(mutex_);
   void enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream,
                StreamCalls::Trigger* trigger);

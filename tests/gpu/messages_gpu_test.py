@@ -85,7 +85,8 @@ def test_kernels_streams_batches_and_graphs(hosts: int, net: str) -> None:
         settings = [{"ROPEWALK_HOST_ID": f"host{rank}", "ROPEWALK_NET": net} for rank in range(2)]
     said = run_two([str(BUILD / "tests" / "gpu_message_times"), str(4 << 20), "1"], settings)
     rows = [line.split() for line in said.splitlines()]
-    ours = {"kernel", "blocks", "queue", "queues", "stream", "batch", "graph"}
+    ours = {"kernel", "blocks", "queue", "queues", "stream", "message", "chain"}
+    ours |= {"batch", "graph"}
     limits = {"flags", "driver"} if hosts == 1 else set()
     assert {row[0] for row in rows} == ours | limits
     assert all(row[-1] == "0" for row in rows), said

@@ -34,6 +34,24 @@ __global__ void call_kernel(const __grid_constant__ DeviceCall call) {
     case DeviceCall::Kind::kWaitSignal:
       device::wait_signal(Thread{}, call.window, call.peer, call.slot, call.count);
       return;
+    case DeviceCall::Kind::kSend:
+    case DeviceCall::Kind::kReceive: return;  // message_kernel's
+  }
+}
+
+// More are faster by a block.
+constexpr std::size_t kMostOfAWarp = 256;
+constexpr unsigned kMessageThreads = 512;
+
+template <typename Scope>
+__global__ void __launch_bounds__(kMessageThreads)
+    message_kernel(const __grid_constant__ DeviceCall call) {
+  const Scope scope;
+  device::Queue queue(scope, call.window, call.peer, call.slot);
+  if (call.kind == DeviceCall::Kind::kSend) {
+    queue.send(call.local, call.bytes);
+  } else {
+    queue.receive(call.local, call.bytes);
   }
 }
 
@@ -67,15 +85,28 @@ bool load_kernels(const transport::window::Gpu& gpu) {
   }
   const transport::window::CurrentContext current(gpu.cuda(), gpu.context());
   cudaFuncAttributes attributes{};
-  const bool loaded = cudaFuncGetAttributes(&attributes, call_kernel) == cudaSuccess &&
-                      cudaFuncGetAttributes(&attributes, copy_kernel) == cudaSuccess;
+  const bool loaded =
+      cudaFuncGetAttributes(&attributes, call_kernel) == cudaSuccess &&
+      cudaFuncGetAttributes(&attributes, copy_kernel) == cudaSuccess &&
+      cudaFuncGetAttributes(&attributes, message_kernel<device::Warp>) == cudaSuccess &&
+      cudaFuncGetAttributes(&attributes, message_kernel<device::Block>) == cudaSuccess;
   if (!loaded) (void)cudaGetLastError();
   return loaded;
 }
 
 void launch(const DeviceCall& call, transport::window::CuStream stream) {
-  call_kernel<<<1, 1, 0, reinterpret_cast<cudaStream_t>(stream)>>>(call);
-  check_launch(cudaGetLastError(), "launching a kernel for a window's signals");
+  auto* const on = reinterpret_cast<cudaStream_t>(stream);
+  if (call.kind != DeviceCall::Kind::kSend && call.kind != DeviceCall::Kind::kReceive) {
+    call_kernel<<<1, 1, 0, on>>>(call);
+    check_launch(cudaGetLastError(), "launching a kernel for a window's signals");
+    return;
+  }
+  if (call.bytes <= kMostOfAWarp) {
+    message_kernel<device::Warp><<<1, 32, 0, on>>>(call);
+  } else {
+    message_kernel<device::Block><<<1, kMessageThreads, 0, on>>>(call);
+  }
+  check_launch(cudaGetLastError(), "launching a kernel for a queue's message");
 }
 
 void launch(std::span<const DeviceCopy> copies, transport::window::CuStream stream) {
