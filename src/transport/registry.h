@@ -37,8 +37,8 @@ std::unique_ptr<Transport> make_plain_transport(std::string_view name, const Con
 [[nodiscard]] std::vector<std::unique_ptr<window::Driver>> make_window_drivers(
     const Config& config);
 
-/// The settings for whoever moves host memory alone: no transport is asked for GPU memory, which
-/// may take another path in it, and time.
+/// The settings for users that move host memory alone: transports then do not prepare for GPU
+/// memory, which takes time and may change their path.
 [[nodiscard]] Config for_host_memory(const Config& config);
 
 }  // namespace ropewalk::transport

@@ -27,8 +27,8 @@ struct Capabilities {
   std::size_t piece_bytes = 64 << 10;  ///< largest copy; bounds how long a synchronous one blocks
   bool pull = false;                   ///< start_pull() works
   std::string why_no_pull;             ///< in words, when it does not
-  /// Pulls touch the sender's memory in a way that is unsafe once that is freed (a memcpy within
-  /// one process, a DMA engine). Then the sender waits for a pull under way before it lets go.
+  /// Pulls are unsafe once the sender's memory is freed (a memcpy within one process, a DMA
+  /// engine): the sender waits for a pull in progress before it gives the memory up.
   bool pull_needs_owner = false;
   /// put_word() may be seen before what it was to follow: mailbox entries are checked for being
   /// whole.

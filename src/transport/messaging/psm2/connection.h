@@ -24,7 +24,7 @@
 //
 // Giving up: an end that is given up with messages under way waits until its memory is left alone:
 // a receive is withdrawn from libpsm2; a long send, which libpsm2 cannot withdraw, waits for the
-// peer's word that it takes no more messages, or for its end. If nothing comes within kPatience,
+// peer to say that it takes no more messages, or to end. If nothing comes within kPatience,
 // the endpoint is no longer used, and all of its connections end.
 #pragma once
 
@@ -76,8 +76,8 @@ class MemoryOfKind final : public Registration {
 /// libpsm2's flags for a message in this memory.
 std::uint32_t flags_of(const Registration* registration);
 
-/// Threads: those of the connection, and whoever drives the endpoint: all but the constructor with
-/// its mutex held.
+/// Threads: those of the connection, and those that drive the endpoint. All functions but the
+/// constructor are called with its mutex held.
 class Connection : public Member {
  public:
   Connection(Lease lease, SideChannel side, std::string peer, Verify verify, tcp::Linger& linger,
@@ -100,7 +100,7 @@ class Connection : public Member {
   void leave() RW_REQUIRES(port_.mutex);
   /// Progress, of the endpoint and of this end.
   void drive() RW_REQUIRES(port_.mutex);
-  /// Drives until `done` or for as long as there is hope.
+  /// Drives until `done`, at most for kPatience (less once the peer has ended).
   /// @return whether it was done
   template <typename Done>
   bool drive_until(Done done) RW_REQUIRES(port_.mutex);

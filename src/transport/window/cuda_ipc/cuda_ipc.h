@@ -12,8 +12,9 @@
 //                the receiver (or its CPU) reads it; both pin the ring. Also where memory cannot
 //                be opened: no peer access, or an allocation that cannot be handed over
 //
-// Each way is tried with a pattern when it is first needed, from a GPU's memory of the same kind,
-// and compared at the CPU. What fails is named in the log and, if it was a pull, staged instead.
+// Each method is tried with a pattern when it is first needed, from a GPU's memory of the same
+// kind, and compared at the CPU. What fails is named in the log and, if it was a pull, staged
+// instead.
 //
 // What messages need of pinned memory, streams and patterns is taken when memory is registered:
 // later, kernels may be waiting for those messages, and taking it may wait for kernels. For the

@@ -25,7 +25,7 @@ namespace ropewalk::transport::window {
 /// same.
 ///
 /// The mark is read like any memory: asking the driver (cuEventQuery) takes its locks, and each
-/// poll would stand in the way of threads that launch kernels.
+/// poll would delay threads that launch kernels.
 class CopyQueue {
  public:
   /// `number` picks among the GPU's streams.
