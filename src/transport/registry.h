@@ -18,8 +18,8 @@ class Driver;
 /// The names that make_transport() knows in this build.
 std::vector<std::string_view> compiled_providers();
 
-/// Into pieces of how many bytes long data is best cut for the provider called `name`; 0: it has no
-/// wish of its own, or is not in this build.
+/// The best size of the pieces into which long data is cut for the provider called `name`; 0: any,
+/// or the provider is not in this build.
 std::size_t piece_bytes(std::string_view name);
 
 /// Makes the provider called `name`; with the setting FAULTY, wrapped in faulty.h; where it is

@@ -12,17 +12,17 @@
 //                                                   sender    sends it with that tag
 //
 // While the sender knows enough receives, further ones are announced several at once. Over sockets,
-// where a message takes several system calls, a write carries a word for the receiver, which stands
-// for the kDone (wire.h).
+// where a message takes several system calls, a write carries a word for the receiver instead of a
+// separate kDone (wire.h).
 //
-// A sender of a long message that nothing has been announced for sends kRequest in both cases, so
-// that a receive that is too short is noticed. In a steady state receives are posted before the
+// A sender of a long message without an announced receive sends kRequest in both cases, so that a
+// receive that is too short is noticed. In a steady state receives are posted before the
 // messages come, so the announcement has crossed already. Writing also leaves out the provider's
 // own rendezvous, which takes a further round trip.
 //
-// Messages from registered GPU memory are never copied by the CPU, so that small ones, too, wait
-// for their receives, and go as long ones do. One from host memory may come for a receive into GPU
-// memory: then the NIC reads it from the buffer that it came into.
+// Messages from registered GPU memory are never copied by the CPU: small ones, too, wait for their
+// receives and are sent as long ones are. If a message from host memory arrives for a receive into
+// GPU memory, the NIC reads it from the buffer in which it arrived.
 //
 // When an end is given up with a message under way, its memory must not be touched later: it waits
 // for the provider, up to kPatience, and the receiving end for the sender to say that it has
