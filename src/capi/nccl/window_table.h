@@ -15,8 +15,8 @@ namespace ropewalk::nccl {
 /// Blocks of WindowTableBlock in a GPU's memory, each with a copy here. A window takes the first
 /// free slot, and blocks stay until the end: kernels hold the address of the first one.
 ///
-/// Threads: one at a time. Kernels may read meanwhile: of what is added or removed at that time
-/// they find the one or the other.
+/// Threads: one at a time. Kernels may read meanwhile: they find the state before or after a
+/// change.
 class WindowTable {
  public:
   /// @throws Error kCuda
