@@ -88,7 +88,7 @@ class Session {
 
   /// Lets this child end when its part is done, without waiting for the other.
   void end_alone() noexcept { own().ends_alone.store(true); }
-  /// Whether the other child has ended, and is buried.
+  /// Whether the other child has ended and has been reaped.
   [[nodiscard]] bool other_gone();
 
   /// @throws Failed unless `result` is success

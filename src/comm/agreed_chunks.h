@@ -12,8 +12,7 @@
 //   rank 0 decides. It is not done before every rank has begun, so that it judges by the time of
 //   each call.
 // - In a broadcast and a scatter the root decides, since its data goes to all. It is done before
-// the
-//   others, so that it judges by the periods of many calls (tune/period_meter.h).
+//   the others, so that it judges by the periods of many calls (tune/period_meter.h).
 // - In a reduce and a gather data goes to the root alone. They are tuned where the schedule leads
 //   the data of some rank through all others: between two ranks, along a chain. That rank decides,
 //   by periods. In other trees and in direct sends no rank's data passes all others: whatever the
