@@ -334,7 +334,7 @@ RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
  * the candidates' algbw_gbps for long messages, and limiting_links[] of the chosen one (link, type,
  * capacity and load in GB/s); else null and []. chunks, on host memory, else null: bytes (of the
  * next such call's chunks), start_bytes (as the cost model chose), state ("fixed"; where the chunk
- * size is tuned, setting ADAPT_CHUNKS: "measuring" or "settled" on rank 0, "follows" on the others)
+ * size is tuned, setting ADAPT_CHUNKS: "measuring" or "settled" on one rank, else "follows")
  * and gain (where settled: the time at first over the time now; else null). copy_engines: whether
  * copy engines make such a call in place of the chosen one, where its output lies in a window that
  * all ranks registered as symmetric (setting COPY_ENGINES). Local: the other ranks need not call.

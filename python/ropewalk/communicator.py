@@ -910,7 +910,7 @@ class Communicator(ProcessBound):
 
             chunks: on host memory (else None) bytes (of the next such call's chunks), start_bytes
             (as the cost model chose), state ("fixed"; where the chunk size is tuned, setting
-            ADAPT_CHUNKS: "measuring" or "settled" on rank 0, "follows" on the others) and gain
+            ADAPT_CHUNKS: "measuring" or "settled" on one rank, else "follows") and gain
             (where settled: the time at first over the time now; else None).
 
             Where each rank has a GPU of its own on the machine (GPUs that were found, or settings

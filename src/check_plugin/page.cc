@@ -72,10 +72,10 @@ SharedPage::~SharedPage() { munmap(page_, sizeof(Page)); }
 
 void SharedPage::clear() noexcept { page_ = new (page_) Page{}; }
 
-void put_text(std::array<char, kTextBytes>& place, std::string_view text) noexcept {
-  const std::size_t length = std::min(text.size(), place.size() - 1);
-  std::copy_n(text.data(), length, place.data());
-  place[length] = '\0';
+void put_text(std::array<char, kTextBytes>& destination, std::string_view text) noexcept {
+  const std::size_t length = std::min(text.size(), destination.size() - 1);
+  std::copy_n(text.data(), length, destination.data());
+  destination[length] = '\0';
 }
 
 void Log::add(Call call, std::string_view text) noexcept {
@@ -105,11 +105,11 @@ Noted::Noted(ProcessPage& page, Call call) noexcept {
     const int number = std::min(page.threads.fetch_add(1), kMostThreads - 1);
     note_of_thread = &page.notes[static_cast<std::size_t>(number)];
   }
-  place_ = note_of_thread;
-  place_->store(++calls_of_thread << 8 | static_cast<Note>(call), std::memory_order_relaxed);
+  note_ = note_of_thread;
+  note_->store(++calls_of_thread << 8 | static_cast<Note>(call), std::memory_order_relaxed);
 }
 
-Noted::~Noted() { place_->store(0, std::memory_order_relaxed); }
+Noted::~Noted() { note_->store(0, std::memory_order_relaxed); }
 
 Call present_call() noexcept {
   return note_of_thread == nullptr ? Call::kNone : call_of(note_of_thread->load());

@@ -122,7 +122,7 @@ class SharedPage {
 };
 
 /// Copies as much as fits, with an end.
-void put_text(std::array<char, kTextBytes>& place, std::string_view text) noexcept;
+void put_text(std::array<char, kTextBytes>& destination, std::string_view text) noexcept;
 
 /// Notes that the calling thread is in `call`, as long as it lives. Calls do not nest.
 class Noted {
@@ -133,7 +133,7 @@ class Noted {
   Noted& operator=(const Noted&) = delete;
 
  private:
-  std::atomic<Note>* place_;
+  std::atomic<Note>* note_;
 };
 
 /// The call that this thread is in.

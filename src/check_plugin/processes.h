@@ -14,14 +14,14 @@ struct Process {
   std::string name;
 };
 
-/// Those that run (or wait to be buried) with one of these parents.
+/// Those that run (or are zombies) with one of these parents.
 std::vector<Process> children_of(const std::vector<pid_t>& parents);
 
 /// From now on what the children of this process leave behind becomes its own child.
 void adopt_orphans();
 
-/// Ends and buries all children of this process but those named, and what these leave. Call it when
-/// the rule's own children are buried.
+/// Kills and reaps all children of this process but those named, and their orphans. Call it when
+/// the rule's own children have been reaped.
 ///
 /// @param grace for those that end by themselves, as they see that the program has ended
 /// @return those that were still running after it

@@ -190,7 +190,7 @@ void check_lost_listener(Session& session) {
   std::vector<std::byte> handle(session.plugin().handle_bytes());
   const auto heard = session.heard(handle.size());
   std::copy(heard.begin(), heard.end(), handle.begin());
-  // Until the checker has buried it, whatever it listened at may still take connections.
+  // Until the checker has reaped it, its listening sockets may still take connections.
   session.wait("the listener is gone",
                [&] { return session.other().meant_to_die.load() && session.other_gone(); });
   Connecting connecting(session, session.context(), handle);

@@ -26,13 +26,14 @@ std::vector<Message> equal_messages(std::size_t count, std::size_t bytes) {
 }
 
 void check_in_flight(Session& session) {
-  const OneWay way(session);
+  const OneWay connection(session);
   const int most = session.plugin().most_requests();
-  transfer(session, way.comm, equal_messages(8 * static_cast<std::size_t>(most), 4096), 100, most);
+  transfer(session, connection.comm, equal_messages(8 * static_cast<std::size_t>(most), 4096), 100,
+           most);
 }
 
 void check_order(Session& session) {
-  const OneWay way(session);
+  const OneWay connection(session);
   // Small and large in turn: a small one must not overtake.
   std::vector<Message> messages;
   std::size_t offset = 0;
@@ -41,7 +42,7 @@ void check_order(Session& session) {
     messages.push_back({offset, bytes, 0});
     offset += bytes;
   }
-  transfer(session, way.comm, messages, 110, kSteps);
+  transfer(session, connection.comm, messages, 110, kSteps);
 }
 
 void check_both_ways(Session& session) {
@@ -74,14 +75,14 @@ void check_both_ways(Session& session) {
 }
 
 void check_sends_first(Session& session) {
-  const OneWay way(session);
+  const OneWay connection(session);
   constexpr std::size_t kBytes = 65'536;
   const std::vector<Message> messages = equal_messages(kSteps, kBytes);
   Region region(kSteps * kBytes);
-  void* mhandle = region.register_on(session, way.comm);
+  void* mhandle = region.register_on(session, connection.comm);
   if (session.sender()) {
     for (std::size_t i = 0; i < messages.size(); ++i) region.fill(i * kBytes, kBytes, i);
-    Sends sends(session, way.comm, region, mhandle, messages);
+    Sends sends(session, connection.comm, region, mhandle, messages);
     // What the plugin takes, while nothing is posted at the other end.
     for (int i = 0; i < 100; ++i) sends.step();
     session.meet();
@@ -89,7 +90,7 @@ void check_sends_first(Session& session) {
     return;
   }
   session.meet();
-  Receives receives(session, way.comm, region, mhandle, single_slots(messages));
+  Receives receives(session, connection.comm, region, mhandle, single_slots(messages));
   run(session, "receives that are posted after the sends complete", receives);
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (const auto wrong = region.difference(i * kBytes, kBytes, i)) {
@@ -99,13 +100,13 @@ void check_sends_first(Session& session) {
 }
 
 void check_receives_first(Session& session) {
-  const OneWay way(session);
+  const OneWay connection(session);
   constexpr std::size_t kBytes = 65'536;
   const std::vector<Message> messages = equal_messages(kSteps, kBytes);
   Region region(kSteps * kBytes);
-  void* mhandle = region.register_on(session, way.comm);
+  void* mhandle = region.register_on(session, connection.comm);
   if (session.receiver()) {
-    Receives receives(session, way.comm, region, mhandle, single_slots(messages));
+    Receives receives(session, connection.comm, region, mhandle, single_slots(messages));
     for (int i = 0; i < 100; ++i) {
       receives.step();
       if (receives.completed() > 0) {
@@ -117,20 +118,20 @@ void check_receives_first(Session& session) {
     return;
   }
   session.meet();
-  Sends sends(session, way.comm, region, mhandle, messages);
+  Sends sends(session, connection.comm, region, mhandle, messages);
   run(session, "all sends complete", sends);
 }
 
 // Only the last request is tested: the others must move all the same.
 void check_any_request(Session& session) {
-  const OneWay way(session);
+  const OneWay connection(session);
   if (session.properties().max_recvs < 2) {
     throw Skipped{"operations that share a connection: maxRecvs is 1"};
   }
   constexpr std::size_t kBytes = std::size_t{1} << 20;
   constexpr std::size_t kCount = 4;
   Region region(kCount * kBytes);
-  void* mhandle = region.register_on(session, way.comm);
+  void* mhandle = region.register_on(session, connection.comm);
   std::vector<void*> untested;
   void* last = nullptr;
   std::size_t posted = 0;
@@ -138,8 +139,8 @@ void check_any_request(Session& session) {
   session.wait("4 messages complete while only the last request is tested", [&] {
     if (posted < kCount) {
       const Part part{region.at(posted * kBytes), kBytes, 0, mhandle};
-      void* request = session.sender() ? post_send(session, way.comm, part)
-                                       : post_receive(session, way.comm, {part});
+      void* request = session.sender() ? post_send(session, connection.comm, part)
+                                       : post_receive(session, connection.comm, {part});
       if (request != nullptr) {
         if (last != nullptr) untested.push_back(last);
         last = request;
@@ -156,16 +157,16 @@ void check_any_request(Session& session) {
 }
 
 void check_last_receive(Session& session) {
-  const OneWay way(session);
+  const OneWay connection(session);
   constexpr std::size_t kBytes = 200'000;
   const std::vector<Message> messages = equal_messages(16, kBytes);
   Region region(16 * kBytes);
-  void* mhandle = region.register_on(session, way.comm);
+  void* mhandle = region.register_on(session, connection.comm);
   if (session.sender()) {
-    Sends sends(session, way.comm, region, mhandle, messages);
+    Sends sends(session, connection.comm, region, mhandle, messages);
     run(session, "sends complete without further calls of the receiver", sends);
   } else {
-    Receives receives(session, way.comm, region, mhandle, single_slots(messages));
+    Receives receives(session, connection.comm, region, mhandle, single_slots(messages));
     run(session, "all receives complete", receives);
   }
   // The receiver waits here, and calls nothing.
@@ -173,19 +174,19 @@ void check_last_receive(Session& session) {
 }
 
 void check_late_writes(Session& session) {
-  const OneWay way(session);
+  const OneWay connection(session);
   constexpr std::size_t kSlot = 32'768;
   constexpr std::size_t kSlots = 4;
   constexpr std::size_t kRounds = 400;
   Region region(kSlots * kSlot);
-  void* mhandle = region.register_on(session, way.comm);
+  void* mhandle = region.register_on(session, connection.comm);
   std::vector<Message> messages;
   for (std::size_t i = 0; i < kRounds; ++i) {
     messages.push_back({i % kSlots * kSlot, i % 5 == 0 ? kSlot : 64 + i % 1000, 0});
   }
   session.in_thread([&] {
     if (session.sender()) {
-      Sends sends(session, way.comm, region, mhandle, messages, kSlots);
+      Sends sends(session, connection.comm, region, mhandle, messages, kSlots);
       std::size_t written = 0;
       sends.may_post = [&](std::size_t i) {
         if (i >= written) {
@@ -198,7 +199,8 @@ void check_late_writes(Session& session) {
       return;
     }
     // Two slots are posted, two are not: data received in the latter must stay unchanged.
-    Receives receives(session, way.comm, region, mhandle, single_slots(messages), kSlots / 2);
+    Receives receives(session, connection.comm, region, mhandle, single_slots(messages),
+                      kSlots / 2);
     receives.on_done = [&](std::size_t i) {
       const Message& message = messages[i];
       if (const auto wrong = region.difference(message.offset, message.bytes, i)) {
@@ -256,17 +258,17 @@ class Lines {
 
 template <typename Line>
 void check_lines(Session& session, std::size_t slot_bytes) {
-  const OneWay way(session);
+  const OneWay connection(session);
   constexpr std::size_t kRounds = 96;
   const std::size_t lines = slot_bytes / Line::kLineBytes;
   Region region(kSteps * slot_bytes);
-  void* mhandle = region.register_on(session, way.comm);
+  void* mhandle = region.register_on(session, connection.comm);
   std::vector<Message> messages;
   for (std::size_t i = 0; i < kRounds; ++i) {
     messages.push_back({i % kSteps * slot_bytes, slot_bytes, 0});
   }
   if (session.sender()) {
-    Sends sends(session, way.comm, region, mhandle, messages, kSteps);
+    Sends sends(session, connection.comm, region, mhandle, messages, kSteps);
     std::size_t written = 0;
     sends.may_post = [&](std::size_t i) {
       if (i >= written) {
@@ -289,7 +291,7 @@ void check_lines(Session& session, std::size_t slot_bytes) {
           while (posted < kRounds && posted < read.load() + kSteps && posted - completed < kSteps) {
             const Part part{region.at(messages[posted].offset), slot_bytes, 0, mhandle};
             void* request =
-                post_receive(session, way.comm, {part}, session.plugin().version() >= 9);
+                post_receive(session, connection.comm, {part}, session.plugin().version() >= 9);
             if (request == nullptr) break;
             requests.push_back(request);
             ++posted;

@@ -52,10 +52,10 @@ void check_offsets(Session& session) {
   Region region(kSteps * kSlot);
   void* mhandle = region.register_on(session, comm);
   constexpr std::size_t kRounds = 64;
-  const auto place = [](std::size_t i) { return i % kSteps * kSlot + (i * 13 + 1) % 100; };
+  const auto offset_of = [](std::size_t i) { return i % kSteps * kSlot + (i * 13 + 1) % 100; };
   const auto bytes = [](std::size_t i) { return 1 + (i * 7919) % (kSlot - 200); };
   std::vector<Message> messages;
-  for (std::size_t i = 0; i < kRounds; ++i) messages.push_back({place(i), bytes(i), 0});
+  for (std::size_t i = 0; i < kRounds; ++i) messages.push_back({offset_of(i), bytes(i), 0});
   session.in_thread([&] {
     if (session.sender()) {
       Sends sends(session, comm, region, mhandle, messages, kSteps / 2);

@@ -94,7 +94,7 @@ void Session::check_stopped() const {
   if (page_.stop.load(std::memory_order_relaxed) || thread_failed_.load()) throw Stopped{};
 }
 
-void Session::give_way(std::string_view expected, Clock::time_point begin) const {
+void Session::yield_or_fail(std::string_view expected, Clock::time_point begin) const {
   check_stopped();
   if (Clock::now() - begin > options_.timeout) {
     throw Failed{

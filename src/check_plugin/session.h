@@ -88,7 +88,7 @@ class Session {
 
   /// Lets this child end when its part is done, without waiting for the other.
   void end_alone() noexcept { own().ends_alone.store(true); }
-  /// Whether the other child has ended, and is buried.
+  /// Whether the other child has ended and has been reaped.
   [[nodiscard]] bool other_gone();
 
   /// @throws Failed unless `result` is success
@@ -100,7 +100,7 @@ class Session {
   template <typename Ready>
   void wait(std::string_view expected, Ready&& ready) {
     const Clock::time_point begin = Clock::now();
-    while (!ready()) give_way(expected, begin);
+    while (!ready()) yield_or_fail(expected, begin);
   }
   /// As wait(), with a limit of its own.
   /// @return false when the time is over
@@ -134,7 +134,8 @@ class Session {
 
  private:
   void check_stopped() const;
-  void give_way(std::string_view expected, Clock::time_point begin) const;
+  /// One turn of a wait that began at `begin`.
+  void yield_or_fail(std::string_view expected, Clock::time_point begin) const;
 
   const Options& options_;
   Page& page_;

@@ -93,7 +93,7 @@ Judged judge(const ProcessPage& own, const Ending& ending) {
   if (own.meant_to_die.load()) return {passed, 0};
   const State state = own.state.load();
   if (own.crashed.load() || (!ending.hung && WIFSIGNALED(ending.status))) {
-    // Some signals end a process without a word of its own.
+    // Some signals end a process before it can report.
     const Call call = own.crashed.load() ? own.crashed_in.load() : ending.call;
     return failed(6, call == Call::kNone ? "no crash" : fmt::format("{} returns", name(call)),
                   fmt::format("the process crashed {}: {}", where(call, own.crashed_thread.data()),

@@ -1,14 +1,24 @@
 // Chunk sizes that are tuned while long operations run (tune/chunk_controller.h), alike on all
 // ranks without a message of its own.
 //
-// Both ends of a link must cut a call alike. Rank 0 decides for all. Before a call begins it
+// Both ends of a link must cut a call alike. One rank decides for all. Before a call begins it
 // decides on the chunk of the *next* call of that shape, and writes it as a note into the tag of
 // each chunk that it sends (executor/note.h). A rank that has received the note writes it into what
-// it sends from then on. Operations are tuned in which every output has data of every rank: that of
-// rank 0 comes by chunks which were sent after the note was known, so that every rank has the note
-// when its call is over, in any schedule that the checker accepts; and rank 0 is not done before
-// every rank has begun. Not so the operations with a root: the root of a broadcast is done when its
-// data has left it, so that its time says nothing of the ranks at the end of a chain.
+// it sends from then on. Only calls are tuned in which every rank receives a chunk with the note
+// before its call is over, in any run of the schedule (schedule/reach.h). So nothing is sent for
+// it, no call waits for it, and all ranks change at the same call of a shape.
+//
+// - Where every output has data of every rank (all-reduce, all-gather, reduce-scatter, all-to-all)
+//   rank 0 decides. It is not done before every rank has begun, so that it judges by the time of
+//   each call.
+// - In a broadcast and a scatter the root decides, since its data goes to all. It is done before
+//   the others, so that it judges by the periods of many calls (tune/period_meter.h).
+// - In a reduce and a gather data goes to the root alone. They are tuned where the schedule leads
+//   the data of some rank through all others: between two ranks, along a chain. That rank decides,
+//   by periods. In other trees and in direct sends no rank's data passes all others: whatever the
+//   root measures, it cannot tell the others with the data of such calls.
+//
+// Calls with another root are of another shape.
 //
 // Elements are combined in an order that does not depend on chunks, so that results are the same
 // bits whatever the chunk.
@@ -19,28 +29,29 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
+#include <tuple>
 
 #include "comm/collective_call.h"
 #include "executor/note.h"
 #include "tune/choice.h"
 #include "tune/chunk_controller.h"
+#include "tune/period_meter.h"
 
 namespace ropewalk::comm {
 
-inline constexpr int kDecidingRank = 0;
-
-/// The chunks that a call may have.
+/// The chunks that a call may have, and who decides.
 struct ChunkRange {
   tune::ChunkCode start = tune::kNoChunk;
   tune::ChunkCode least = tune::kNoChunk;
   tune::ChunkCode most = tune::kNoChunk;
   std::size_t start_bytes = 0;  ///< what `start` stands for
+  int decider = 0;              ///< a rank
+  int period_calls = 0;         ///< calls that it times together; 0: each by itself
   friend bool operator==(const ChunkRange&, const ChunkRange&) = default;
 };
 
-/// Nothing for calls that are not tuned: short ones, and operations whose outputs do not all have
-/// data of all ranks. The same on all ranks.
+/// Nothing for calls that are not tuned: short ones, and those in which no rank's data reaches all
+/// others. The same on all ranks.
 /// @param by_address  the chunks of the call go by address where `choice` wants that
 /// @param slot_bytes  the largest chunk that can be staged
 std::optional<ChunkRange> chunk_range(const CollectiveCall& call, const Extent& extent,
@@ -72,6 +83,8 @@ class AgreedChunks {
   class Shape {
    public:
     Shape(std::string algorithm, const ChunkRange& range, bool decides);
+    /// A call begins, `seconds` after some fixed time. Before the functions below are asked.
+    void begins(double seconds, int rank);
     /// The chunk of the call that begins now.
     [[nodiscard]] std::size_t chunk_bytes() const noexcept { return bytes_of(now_); }
     /// The note for the tag of the call that begins now.
@@ -85,6 +98,7 @@ class AgreedChunks {
 
    private:
     friend class AgreedChunks;
+    void measured(double seconds, int rank);
     [[nodiscard]] std::size_t bytes_of(tune::ChunkCode code) const noexcept {
       return code == range_.start ? range_.start_bytes : tune::chunk_bytes(code);
     }
@@ -92,6 +106,7 @@ class AgreedChunks {
     ChunkRange range_;
     tune::ChunkCode now_;
     std::optional<tune::ChunkController> controller_;  // of the rank that decides
+    std::optional<tune::PeriodMeter> periods_;         // where it times calls together
   };
 
   /// Of a call that begins; null when there are too many shapes for this one. A shape begins anew
@@ -105,10 +120,11 @@ class AgreedChunks {
  private:
   // Calls of a program that never calls twice alike are not worth remembering.
   static constexpr std::size_t kMostShapes = 1024;
-  // Calls of one size in bytes share their chunks, whatever the type.
-  using Key = std::pair<Collective, std::size_t>;
+  // Calls of one size in bytes share their chunks, whatever the type. With their root.
+  using Key = std::tuple<Collective, std::size_t, int>;
   static Key key_of(const CollectiveCall& call, const Extent& extent) noexcept {
-    return {call.collective, call.count * extent.element_bytes};
+    return {call.collective, call.count * extent.element_bytes,
+            has_root(call.collective) ? call.root : 0};
   }
 
   int rank_;

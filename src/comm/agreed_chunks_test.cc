@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -195,22 +196,222 @@ TEST(AgreedChunks, OutliveTheCallCache) {
   });
 }
 
-TEST(AgreedChunks, ShortCallsAndOperationsWithARootAreLeftAlone) {
+TEST(AgreedChunks, ShortCallsAreLeftAlone) {
   Runtime runtime;
   adapting(runtime);
   with_ranks(2, runtime, [&](Communicator& comm) {
     const std::vector<float> input(kChunkedCount, 1);
     std::vector<float> output(kChunkedCount);
-    CollectiveCall call = call_of(Collective::kAllReduce, 2, input, output);
-    for (const Collective rooted : {Collective::kReduce, Collective::kBroadcast}) {
-      call.collective = rooted;
-      for (int n = 0; n < 3; ++n) comm.run(call);
-      EXPECT_FALSE(comm.explain(call).chunks->tuned) << name(rooted);
+    for (const Collective collective : {Collective::kAllReduce, Collective::kBroadcast}) {
+      CollectiveCall call = call_of(collective, 2, input, output);
+      call.count = 1 << 12;
+      comm.run(call);
+      EXPECT_FALSE(comm.explain(call).chunks->tuned) << name(collective);
     }
-    call.collective = Collective::kAllReduce;
-    call.count = 1 << 12;
-    comm.run(call);
-    EXPECT_FALSE(comm.explain(call).chunks->tuned);
+  });
+}
+
+// ---- operations with a root ----------------------------------------------------------------
+
+// A call of `collective` among `ranks`, with a buffer of all blocks on one side of those that have
+// blocks.
+CollectiveCall rooted_call(Collective collective, int ranks, int root, std::size_t longest,
+                           const std::vector<float>& input, std::vector<float>& output) {
+  CollectiveCall call;
+  call.collective = collective;
+  call.root = root;
+  call.input = input.data();
+  call.output = output.data();
+  const bool blocks = collective == Collective::kGather || collective == Collective::kScatter;
+  call.count = blocks ? longest / static_cast<std::size_t>(ranks) : longest;
+  return call;
+}
+
+// What rank `rank` has in its output.
+std::vector<float> rooted_result(const CollectiveCall& call, int ranks, int rank) {
+  const auto n = static_cast<std::size_t>(ranks);
+  const auto input_of = [&](int of, std::size_t count) { return values(of, count); };
+  switch (call.collective) {
+    case Collective::kBroadcast: return input_of(call.root, call.count);
+    case Collective::kScatter: {
+      const std::vector<float> all = input_of(call.root, n * call.count);
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(call.count) * rank;
+      return {begin, begin + static_cast<std::ptrdiff_t>(call.count)};
+    }
+    case Collective::kGather: {
+      std::vector<float> all;
+      for (int r = 0; r < ranks && rank == call.root; ++r) {
+        const std::vector<float> block = input_of(r, call.count);
+        all.insert(all.end(), block.begin(), block.end());
+      }
+      return all;
+    }
+    default: {  // a maximum, which is the same bits in any order
+      std::vector<float> most;
+      for (int r = 0; r < ranks && rank == call.root; ++r) {
+        const std::vector<float> one = input_of(r, call.count);
+        most.resize(one.size(), one.empty() ? 0 : one.front());
+        for (std::size_t i = 0; i < one.size(); ++i) {
+          most[i] = r == 0 ? one[i] : std::max(most[i], one[i]);
+        }
+      }
+      return most;
+    }
+  }
+}
+
+struct Program {
+  std::string name;
+  int ranks;
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+
+class RootedChunks : public ::testing::TestWithParam<Program> {};
+
+// A random program: operations with changing roots and sizes, some without a root in between, ranks
+// that come late. Results are right, and in each call all ranks have the same chunk.
+TEST_P(RootedChunks, RandomProgramsHaveRightResultsAndEqualChunks) {
+  const int ranks = GetParam().ranks;
+  const int calls = ropewalk::testing::share() > 1 ? 60 : 900;
+  Runtime runtime;
+  adapting(runtime);
+  for (const auto& [setting, value] : GetParam().settings) runtime.set(setting, value, "test");
+  struct Call {
+    Collective collective;
+    int root;
+    std::size_t longest;
+  };
+  // Few shapes, so that each is called often enough to be searched.
+  std::minstd_rand dice(17);
+  std::vector<Call> shapes;
+  for (const Collective collective :
+       {Collective::kBroadcast, Collective::kReduce, Collective::kGather, Collective::kScatter}) {
+    for (int r = 0; r < 2; ++r) {
+      shapes.push_back({collective, (r + static_cast<int>(shapes.size())) % ranks,
+                        kChunkedCount + 960 * shapes.size()});
+    }
+  }
+  shapes.push_back({Collective::kAllReduce, 0, kChunkedCount});
+  shapes.push_back({Collective::kBroadcast, 0, 1000});  // short
+  std::vector<std::size_t> program;
+  while (program.size() < static_cast<std::size_t>(calls)) {
+    // Runs of one shape, and single calls.
+    const std::size_t shape = dice() % shapes.size();
+    program.insert(program.end(), dice() % 3 == 0 ? 24 : 1 + dice() % 2, shape);
+  }
+  std::mutex mutex;
+  std::vector<std::set<std::size_t>> chunks(program.size());
+  std::vector<std::set<std::size_t>> tried(shapes.size());
+  std::vector<std::set<int>> deciders(shapes.size());
+  std::vector<char> tuned(shapes.size());
+  std::atomic<int> done{0};
+  with_ranks(ranks, runtime, [&](Communicator& comm) {
+    const std::size_t most = kChunkedCount + 960 * shapes.size();
+    const std::vector<float> input = values(comm.rank(), most);
+    std::vector<float> output(most);
+    std::minstd_rand own(static_cast<unsigned>(comm.rank()) + 1);
+    std::vector<std::vector<float>> expected(shapes.size());
+    for (std::size_t n = 0; n < program.size(); ++n) {
+      const Call& shape = shapes[program[n]];
+      if (own() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 2000));
+      CollectiveCall call =
+          rooted_call(shape.collective, comm.size(), shape.root, shape.longest, input, output);
+      if (has_root(shape.collective)) {
+        call.op = RedOp::kMax;
+        std::vector<float>& right = expected[program[n]];
+        if (right.empty()) right = rooted_result(call, comm.size(), comm.rank());
+        if (n % 5 == 0) std::ranges::fill(output, -1.0F);
+        comm.run(call);
+        if (n % 5 == 0) {
+          ASSERT_EQ(std::memcmp(output.data(), right.data(), right.size() * sizeof(float)), 0)
+              << name(shape.collective) << ", root " << shape.root << ", call " << n << " of rank "
+              << comm.rank();
+        }
+      } else {
+        comm.run(call);
+      }
+      const auto report = comm.explain(call).chunks;
+      ASSERT_TRUE(report.has_value());
+      const std::lock_guard lock(mutex);
+      chunks[n].insert(report->bytes);
+      tried[program[n]].insert(report->bytes);
+      if (report->tuned) tuned[program[n]] = 1;
+      if (report->decides) deciders[program[n]].insert(comm.rank());
+    }
+    ++done;
+    for (int waits = 0; done < ranks && waits < 10000; ++waits) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  if (HasFailure()) return;
+  for (std::size_t n = 0; n < program.size(); ++n) {
+    EXPECT_EQ(chunks[n].size(), 1U) << "call " << n << ", shape " << program[n];
+  }
+  int changed = 0;
+  for (std::size_t s = 0; s < shapes.size(); ++s) {
+    const Call& shape = shapes[s];
+    const std::string what = std::string(name(shape.collective)) + " of root " +
+                             std::to_string(shape.root) + ", shape " + std::to_string(s);
+    EXPECT_EQ(deciders[s].size(), tuned[s] != 0 ? 1U : 0U) << what;
+    changed += tried[s].size() > 1 ? 1 : 0;
+    if (shape.longest < kChunkedCount) {
+      EXPECT_EQ(tuned[s], 0) << what;
+    } else if (shape.collective == Collective::kBroadcast ||
+               shape.collective == Collective::kScatter) {
+      EXPECT_EQ(deciders[s], std::set<int>{shape.root}) << what;
+    } else if (ranks == 2 && shape.collective != Collective::kAllReduce) {
+      EXPECT_EQ(deciders[s], std::set<int>{1 - shape.root}) << what;
+    }
+  }
+  if (calls > 500) {
+    EXPECT_GT(changed, 3);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RootedChunks,
+    ::testing::Values(
+        Program{"two", 2, {}}, Program{"staged", 2, {{"SINGLE_COPY", "off"}}},
+        Program{"four", 4, {}},
+        Program{"chain", 4, {{"ALGORITHM", "chain"}, {"SINGLE_COPY", "off"}}},
+        Program{"trees", 3, {{"ALGORITHM", "double_binary_tree"}, {"SINGLE_COPY", "off"}}},
+        Program{"network", 3, {{"LINKS", "network"}, {"NET", "tcp"}, {"ALGORITHM", "chain"}}}),
+    [](const auto& program) { return program.param.name; });
+
+// The root of a reduce hears of its trees' leaves, and they of nobody.
+TEST(RootedChunksOf, ReducesByTreesAndDirectGathersAreLeftAlone) {
+  Runtime runtime;
+  adapting(runtime);
+  runtime.set("ALGORITHM", "reduce=binary_tree,gather=direct", "test");
+  with_ranks(4, runtime, [&](Communicator& comm) {
+    const std::vector<float> input = values(comm.rank());
+    std::vector<float> output(kChunkedCount);
+    for (const Collective collective : {Collective::kReduce, Collective::kGather}) {
+      const CollectiveCall call = rooted_call(collective, 4, 1, kChunkedCount, input, output);
+      for (int n = 0; n < 3; ++n) comm.run(call);
+      EXPECT_FALSE(comm.explain(call).chunks->tuned) << name(collective);
+    }
+  });
+}
+
+TEST(RootedChunksOf, EachRootSearchesForItself) {
+  Runtime runtime;
+  adapting(runtime);
+  runtime.set("SINGLE_COPY", "off", "test");
+  with_ranks(3, runtime, [&](Communicator& comm) {
+    const std::vector<float> input = values(comm.rank());
+    std::vector<float> output(kChunkedCount);
+    const auto call = [&](int root) {
+      return rooted_call(Collective::kBroadcast, 3, root, kChunkedCount, input, output);
+    };
+    for (int n = 0; n < 4; ++n) {
+      for (int root = 0; root < 3; ++root) comm.run(call(root));
+    }
+    for (int root = 0; root < 3; ++root) {
+      const auto report = comm.explain(call(root)).chunks;
+      EXPECT_TRUE(report->tuned);
+      EXPECT_EQ(report->decides, comm.rank() == root);
+    }
   });
 }
 

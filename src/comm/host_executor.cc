@@ -43,7 +43,7 @@ ChunkReport HostExecutor::chunks_of(const HostCall& prepared, const CollectiveCa
   report.bytes = report.start_bytes =
       chosen_chunk(prepared.choice(), goes_by_address(call, prepared.collective()));
   report.tuned = prepared.chunks().has_value();
-  report.decides = report.tuned && options_.rank == kDecidingRank;
+  report.decides = report.tuned && options_.rank == prepared.chunks()->decider;
   return report;
 }
 
@@ -64,13 +64,17 @@ void HostExecutor::arm_tuned(const HostCall& prepared, const CollectiveCall& cal
                              const executor::CallTag& tag) {
   AgreedChunks::Shape* shape =
       chunks_.of(call, prepared.extent(), prepared.choice(), *prepared.chunks());
+  const auto now = std::chrono::steady_clock::now();
+  if (shape != nullptr) {
+    shape->begins(std::chrono::duration<double>(now.time_since_epoch()).count(), options_.rank);
+  }
   PreparedCollective& collective = prepared.collective();
   collective.arm(call, in_place, shape == nullptr ? tag : executor::with_note(tag, shape->note()),
                  prepared.choice(), options_.num_ranks, options_.check_tags,
                  shape == nullptr ? 0 : shape->chunk_bytes());
   if (shape == nullptr) return;
   team_.listen(&collective.call().tag);
-  tuned_ = {shape, &collective, std::chrono::steady_clock::now()};
+  tuned_ = {shape, &collective, now};
 }
 
 void HostExecutor::completed_tuned() {

@@ -18,10 +18,6 @@ namespace {
 // one line.
 constexpr std::size_t kGranuleBytes = 128;
 
-std::size_t granule_of(std::size_t element_bytes) {
-  return std::max<std::size_t>(1, kGranuleBytes / element_bytes);
-}
-
 // The route of the messages from one rank to another on a channel: that of the first one. A plan's
 // trees may take several paths between two ranks that it joins through switches; they are then all
 // paced as this one.
@@ -38,6 +34,10 @@ link::Route route_of(const tune::RoutedSchedule& routed, int channel, int source
 }
 
 }  // namespace
+
+std::size_t granule_of(std::size_t element_bytes) noexcept {
+  return std::max<std::size_t>(1, kGranuleBytes / element_bytes);
+}
 
 PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> checked, int rank,
                                        const tune::RoutedSchedule* routed, std::uint32_t lag_slots)

@@ -17,6 +17,9 @@
 
 namespace ropewalk::comm {
 
+/// Elements between whose multiples calls on host memory are cut into channels and parts.
+std::size_t granule_of(std::size_t element_bytes) noexcept;
+
 /// Kept by a communicator for every schedule that it has run.
 ///
 /// Threads: one at a time; at most one call at a time is armed.

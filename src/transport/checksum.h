@@ -6,7 +6,7 @@
 
 namespace ropewalk::transport {
 
-/// 64 bits that depend on every byte and on its place. Four lanes of 8 bytes each are multiplied
+/// 64 bits that depend on every byte and on its position. Four lanes of 8 bytes each are multiplied
 /// and rotated independently, so the loop runs at about the speed of a copy.
 std::uint64_t checksum(const void* data, std::size_t bytes) noexcept;
 

@@ -515,14 +515,14 @@ void exchange_split(Pair& pair, std::size_t head, std::size_t rest, std::size_t 
   const std::size_t bytes = head + rest;
   std::vector<Bytes> outs;
   std::vector<Bytes> buffers(messages, Bytes(bytes + 1, 0xee));
-  std::vector<Bytes> places(messages, Bytes(wanted + 1, 0xdd));
+  std::vector<Bytes> rests(messages, Bytes(wanted + 1, 0xdd));
   std::vector<std::unique_ptr<Request>> receives;
   std::vector<std::unique_ptr<Request>> sends;
   std::vector<Request*> all;
   for (std::size_t i = 0; i < messages; ++i) {
     outs.push_back(numbered(bytes, i));
     receives.push_back(start_receive(*pair.receiver, buffers[i].data(), bytes, kTag));
-    receives.back()->place_rest(bytes - wanted, places[i].data(), wanted);
+    receives.back()->place_rest(bytes - wanted, rests[i].data(), wanted);
     if (i % 3 == 2) receives.back()->place_rest(0, nullptr, 0);
     all.push_back(receives.back().get());
   }
@@ -545,9 +545,9 @@ void exchange_split(Pair& pair, std::size_t head, std::size_t rest, std::size_t 
     EXPECT_FALSE(placed && i % 3 == 2);
     const std::size_t apart = placed ? wanted : 0;
     EXPECT_EQ(differs(buffers[i].data(), outs[i].data(), bytes - apart), 0) << i;
-    EXPECT_EQ(differs(places[i].data(), outs[i].data() + bytes - apart, apart), 0) << i;
+    EXPECT_EQ(differs(rests[i].data(), outs[i].data() + bytes - apart, apart), 0) << i;
     EXPECT_EQ(buffers[i][bytes - apart], 0xee) << i;
-    EXPECT_EQ(places[i][apart], 0xdd) << i;
+    EXPECT_EQ(rests[i][apart], 0xdd) << i;
   }
 }
 

@@ -39,7 +39,7 @@ struct Message {
 // Sends `count` bytes over one connection; what became of each: '.' received and sent, 'd' never
 // finished, 'f' failed. `order` is the order in which receives were reported finished.
 struct Outcome {
-  std::string fates;
+  std::string arrivals;
   std::vector<std::size_t> order;
 };
 
@@ -80,37 +80,37 @@ Outcome run(const std::string& faults, std::size_t count) {
     }
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Errc::kPeerLost);
-    outcome.fates = "f";
+    outcome.arrivals = "f";
   }
-  if (outcome.fates.empty()) {
-    for (const bool arrived : done) outcome.fates += arrived ? '.' : 'd';
+  if (outcome.arrivals.empty()) {
+    for (const bool arrived : done) outcome.arrivals += arrived ? '.' : 'd';
   }
   return outcome;
 }
 
 TEST(Faulty, NoFaultsChangeNothing) {
   const Outcome outcome = run("seed=1", 20);
-  EXPECT_EQ(outcome.fates, std::string(20, '.'));
+  EXPECT_EQ(outcome.arrivals, std::string(20, '.'));
   EXPECT_TRUE(std::is_sorted(outcome.order.begin(), outcome.order.end()));
 }
 
 TEST(Faulty, DropsNeverFinishAndDependOnTheSeed) {
   const Outcome outcome = run("drop=0.3,seed=5", 30);
-  EXPECT_NE(outcome.fates.find('d'), std::string::npos);
-  EXPECT_NE(outcome.fates.find('.'), std::string::npos);
-  EXPECT_EQ(outcome.fates, run("drop=0.3,seed=5", 30).fates);
-  EXPECT_NE(outcome.fates, run("drop=0.3,seed=6", 30).fates);
+  EXPECT_NE(outcome.arrivals.find('d'), std::string::npos);
+  EXPECT_NE(outcome.arrivals.find('.'), std::string::npos);
+  EXPECT_EQ(outcome.arrivals, run("drop=0.3,seed=5", 30).arrivals);
+  EXPECT_NE(outcome.arrivals, run("drop=0.3,seed=6", 30).arrivals);
 }
 
 TEST(Faulty, ReorderedRequestsFinishLater) {
   const Outcome outcome = run("reorder=0.5,seed=2", 30);
-  EXPECT_EQ(outcome.fates, std::string(30, '.'));
+  EXPECT_EQ(outcome.arrivals, std::string(30, '.'));
   EXPECT_FALSE(std::is_sorted(outcome.order.begin(), outcome.order.end()));
 }
 
 TEST(Faulty, FailuresAreLostPeersAndStay) {
-  EXPECT_EQ(run("fail=0.2,seed=2", 30).fates, "f");
-  EXPECT_EQ(run("fail=1", 1).fates, "f");
+  EXPECT_EQ(run("fail=0.2,seed=2", 30).arrivals, "f");
+  EXPECT_EQ(run("fail=1", 1).arrivals, "f");
 }
 
 }  // namespace

@@ -60,17 +60,17 @@ class ReceiveRequest final : public Request {
   [[nodiscard]] bool at_hand() const override { return finished(); }
   [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_.all(); }
   void place_rest(std::size_t offset, void* data, std::size_t bytes) override {
-    if constexpr (kPlaces)
+    if constexpr (kHasRest)
       posted_.all().front().rest = {offset, static_cast<std::byte*>(data), bytes};
   }
   [[nodiscard]] bool placed() const override {
-    if constexpr (kPlaces) return posted_.all().front().placed;
+    if constexpr (kHasRest) return posted_.all().front().placed;
     return false;
   }
 
  private:
   using Posted = typename Receiver::Posted;
-  static constexpr bool kPlaces = requires(Posted & posted) { posted.placed; };
+  static constexpr bool kHasRest = requires(Posted & posted) { posted.placed; };
   [[nodiscard]] bool finished() const {
     const std::span<const Posted> all = posted_.all();
     return std::all_of(all.begin(), all.end(),

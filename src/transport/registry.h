@@ -18,8 +18,8 @@ class Driver;
 /// The names that make_transport() knows in this build.
 std::vector<std::string_view> compiled_providers();
 
-/// Into pieces of how many bytes long data is best cut for the provider called `name`; 0: it has no
-/// wish of its own, or is not in this build.
+/// The best size of the pieces into which long data is cut for the provider called `name`; 0: any,
+/// or the provider is not in this build.
 std::size_t piece_bytes(std::string_view name);
 
 /// Makes the provider called `name`; with the setting FAULTY, wrapped in faulty.h; where it is
@@ -37,8 +37,8 @@ std::unique_ptr<Transport> make_plain_transport(std::string_view name, const Con
 [[nodiscard]] std::vector<std::unique_ptr<window::Driver>> make_window_drivers(
     const Config& config);
 
-/// The settings for whoever moves host memory alone: no transport is asked for GPU memory, which
-/// may take another path in it, and time.
+/// The settings for users that move host memory alone: transports then do not prepare for GPU
+/// memory, which takes time and may change their path.
 [[nodiscard]] Config for_host_memory(const Config& config);
 
 }  // namespace ropewalk::transport

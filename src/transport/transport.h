@@ -72,7 +72,7 @@ class Request {
   /// @return the bytes moved (for grouped receives see sizes()), once finished
   /// @throws Error kPeerLost when the connection broke
   [[nodiscard]] virtual std::optional<std::size_t> test() = 0;
-  /// False if test() would first have to drive progress, which may be a useless system call.
+  /// False if test() must first drive progress, which may cost a useless system call.
   [[nodiscard]] virtual bool at_hand() const { return true; }
   /// After test() returned a value: the bytes of each message of a grouped receive.
   [[nodiscard]] virtual std::span<const std::size_t> sizes() const = 0;
@@ -126,7 +126,7 @@ class SendConnection {
   /// ready.
   /// @return false if there is nothing such: it must be driven all the time
   [[nodiscard]] virtual bool add_descriptors(std::vector<pollfd>& /*to*/) const { return false; }
-  /// A text for the log on what it waits for; empty if unknown.
+  /// What it waits for, for the log; empty if unknown.
   [[nodiscard]] virtual std::string describe() const { return {}; }
 };
 

@@ -73,6 +73,63 @@ def ranks(program: Program, folder: Path, links: list[str], adapt: str) -> list[
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
+# Broadcasts whose roots take turns, and reduces along a chain.
+ROOTED = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import ropewalk
+
+folder, calls = Path(sys.argv[1]), int(sys.argv[2])
+with ropewalk.init() as comm:
+    data = np.sin(np.arange(1 << 19) * (comm.rank + 1.7)).astype("float32")
+    chunks = {}
+    for n in range(calls):
+        root = n % 2
+        word = data.copy() if comm.rank == root else np.zeros_like(data)
+        comm.broadcast(word, root=root)
+        first = np.float32(np.sin(12345 * (root + 1.7)))
+        assert word[12345] == first, f"broadcast {n} differs"
+        most = data.copy()
+        comm.reduce(most, op="max", root=1)
+        if comm.rank == 1:
+            right = max(np.float32(np.sin(12345 * (rank + 1.7))) for rank in range(comm.size))
+            assert most[12345] == right, f"reduce {n} differs"
+        for name, at in ((f"broadcast {root}", root), ("reduce", 1)):
+            found = comm.explain(name.split()[0], data.nbytes, root=at)["chunks"]
+            chunks.setdefault(name, []).append(found["bytes"])
+    states = {
+        name: comm.explain(name.split()[0], data.nbytes, root=at)["chunks"]["state"]
+        for name, at in (("broadcast 0", 0), ("broadcast 1", 1), ("reduce", 1))
+    }
+    (folder / f"{comm.rank}.json").write_text(json.dumps({"chunks": chunks, "states": states}))
+"""
+
+
+def test_roots_decide_for_their_broadcasts(program: Program, tmp_path: Path) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(ROOTED)
+    done = program(
+        *("launch", "--ranks", str(RANKS), "--", sys.executable, str(script), str(tmp_path), "120"),
+        env={
+            "ROPEWALK_ADAPT_CHUNKS": "1",
+            "ROPEWALK_SINGLE_COPY": "off",
+            "ROPEWALK_ALGORITHM": "chain",
+        },
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    assert found[0]["chunks"] == found[1]["chunks"] == found[2]["chunks"]
+    for name in ("broadcast 0", "broadcast 1", "reduce"):
+        assert len(set(found[0]["chunks"][name])) > 1, name
+    deciding = {
+        name: [r for r in range(RANKS) if found[r]["states"][name] != "follows"]
+        for name in found[0]["states"]
+    }
+    # The farthest from the root of the reduce's chain.
+    assert deciding == {"broadcast 0": [0], "broadcast 1": [1], "reduce": [0]}
+
+
 @pytest.mark.parametrize("links", LINKS.values(), ids=LINKS.keys())
 def test_results_are_the_same_bits_while_chunks_change(
     program: Program, tmp_path: Path, links: list[str]

@@ -9,16 +9,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-# Folders of src/ without such names. `transport`, `capi` and `check_plugin` still have some.
-FOLDERS = (
-    *("core", "topology", "plan", "schedule", "executor", "link", "tune", "comm"),
-    *("bootstrap", "message", "diagnose", "netplugin", "profiler", "simgrid"),
-)
+# All folders of src/.
+FOLDERS = tuple(sorted(path.name for path in (ROOT / "src").iterdir() if path.is_dir()))
 VAGUE = {"place", "places", "way", "ways"}
-# Standard terms: in place, one-way, under way; `place` as a verb, for ranks, NICs and demands.
+# Standard terms: in place, one-way, under way; `place` as a verb, for ranks, NICs and demands (the
+# C API's rwTopologyPlace places the ranks of a host).
 TERMS = re.compile(r"(in|out_of)_place|in_?place|one_?way|both_?ways|each_?way|under_?way", re.I)
 VERBS = {
     *("place", "place_by_cores", "place_nics", "place_ranks", "place_rest", "place_at_least_load"),
+    "rwTopologyPlace",
 }
 # Riddles that have a plain word, in code, comments and documents.
 RIDDLES = {

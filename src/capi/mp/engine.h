@@ -31,8 +31,8 @@ struct Arguments {
 
 /// Threads: any; they exclude each other. Every call may throw Failure.
 ///
-/// Whoever waits moves all that this rank has under way; a thread does when nobody waits, so that a
-/// rank that computes goes on, and so do streams.
+/// A thread that waits makes progress on all operations of this rank. While none waits, a
+/// background thread does, so that operations and streams go on while the rank computes.
 class Engine {
  public:
   /// Collective: joins by `join`. An error of one rank's arguments is thrown on all.

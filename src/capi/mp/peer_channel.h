@@ -3,10 +3,10 @@
 // Each rank's part of the window has a ring of kChunks chunks for each source. A sender puts a
 // message into the peer's ring, chunk by chunk, and signals each; the receiver copies them to the
 // buffer of the receive and signals back how many it has consumed. So a message may come before its
-// receive is posted, and neither side ever waits in here: who waits calls poll() again.
+// receive is posted, and no function here waits: a caller that waits calls poll() again.
 //
-// A chunk begins with a line that says how long the message is, which only that of a message's
-// first chunk does in fact.
+// A chunk begins with a line for the length of the message, which only a message's first chunk
+// fills in.
 #pragma once
 
 #include <cstddef>

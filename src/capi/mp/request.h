@@ -13,8 +13,8 @@ namespace ropewalk::mp {
 
 enum class Kind : std::uint8_t { kSend, kReceive, kPut, kGet };
 
-/// kPrepared: nothing has happened. kQueued: in a stream, which has not come there. kStarted: on
-/// its way. kEnded: complete, or failed.
+/// kPrepared: nothing has happened. kQueued: in a stream that has not reached it. kStarted: under
+/// way. kEnded: complete, or failed.
 enum class State : std::uint8_t { kPrepared, kQueued, kStarted, kEnded };
 
 struct Block {

@@ -58,7 +58,7 @@ class StreamQueue {
   /// Does what can be done. `post` starts a request. @return whether anything moved. @throws
   /// Failure
   bool poll(const std::function<void(mp_request&)>& post);
-  /// The ranks cannot go on: waits are over, nothing is posted. A stream that waits goes on.
+  /// The communicator is broken: ends waits and posts nothing. A stream that waits continues.
   void fail(const std::string& text);
 
  private:

@@ -22,7 +22,7 @@ struct alignas(64) Word {
   std::uint32_t value = 0;
 };
 
-// A number on its way to another rank: it must stay until the put is complete.
+// A number being put to another rank: it must stay until the put is complete.
 class Number {
  public:
   explicit Number(std::uint32_t value) : value_(value) {

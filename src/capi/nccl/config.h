@@ -20,7 +20,7 @@ struct CommConfig {
 /// @throws Error kInvalidArgument naming the field
 CommConfig read_config(const ncclConfig_t* config, const CommConfig& inherited);
 
-/// Of one operation: all hints but what cannot be left out. `config` may be nullptr.
+/// Of one operation: all fields are hints except mandatory ones. `config` may be nullptr.
 /// @throws Error kInvalidArgument naming the field; kInvalidUsage for a demand that Ropewalk cannot
 /// meet: an algorithm of NVIDIA's by force, an event
 void check_config(const ncclCollConfig_t* config);

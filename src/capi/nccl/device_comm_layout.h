@@ -15,7 +15,7 @@ namespace ropewalk::nccl {
 
 // NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's
 
-/// Places in the resource window, in units of 128 bytes.
+/// Offsets in the resource window, in units of 128 bytes.
 using ResourceHandle = std::uint32_t;
 inline constexpr std::uint64_t kResourceUnit = 128;
 
@@ -32,7 +32,7 @@ struct LLA2AHandle {
 /// ncclFindWindow() walks blocks until it has found the address; behind the last it faults.
 struct WindowTableBlock {
   struct Entry {
-    std::uint64_t base;  ///< 0 with `size` and `window`: a free place
+    std::uint64_t base;  ///< 0 with `size` and `window`: a free slot
     std::uint64_t size;
     void* window;
   };

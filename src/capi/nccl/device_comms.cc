@@ -17,8 +17,8 @@ namespace {
 
 namespace gpus = transport::window;
 
-// Where everything lies in the resource window.
-struct Places {
+// The layout of the resource window.
+struct ResourceLayout {
   std::vector<ResourceHandle> handles;  // of the program's list
   std::uint64_t bytes = 0;
 };
@@ -29,38 +29,38 @@ constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t to) {
 }
 
 // The barriers come first: their handle is 0.
-Places places_of(const DevCommRequest& asked, int ranks) {
-  Places places;
-  places.bytes = lsa_barrier_bytes(asked.lsa_barriers, ranks);
+ResourceLayout layout_of(const DevCommRequest& asked, int ranks) {
+  ResourceLayout layout;
+  layout.bytes = lsa_barrier_bytes(asked.lsa_barriers, ranks);
   for (const Resource& resource : asked.resources) {
     const std::uint64_t unit = std::max(kResourceUnit, resource.alignment);
     // As NVIDIA's library, for an alignment that is no multiple of the unit: handles are rounded
     // down.
-    places.bytes = round_up(places.bytes, unit);
-    places.handles.push_back(static_cast<ResourceHandle>(places.bytes / kResourceUnit));
-    places.bytes += resource.bytes;
+    layout.bytes = round_up(layout.bytes, unit);
+    layout.handles.push_back(static_cast<ResourceHandle>(layout.bytes / kResourceUnit));
+    layout.bytes += resource.bytes;
   }
-  places.bytes = round_up(places.bytes, kResourceUnit);
-  return places;
+  layout.bytes = round_up(layout.bytes, kResourceUnit);
+  return layout;
 }
 
 // What a rank tells the others. Sent as it lies: all ranks run the same build.
 struct Told {
   std::uint64_t bytes = 0;
   std::uint64_t resources = 0;
-  std::uint64_t digest = 0;  // of the places
+  std::uint64_t digest = 0;  // of the handles
   std::int32_t barriers = 0;
   std::int32_t code = 0;
   std::array<char, 224> why_not{};
 };
 
-Told told_of(const DevCommRequest& asked, const Places& places) {
+Told told_of(const DevCommRequest& asked, const ResourceLayout& layout) {
   Told told;
-  told.bytes = places.bytes;
+  told.bytes = layout.bytes;
   told.resources = asked.resources.size();
   told.barriers = asked.lsa_barriers;
   told.digest = 0xcbf29ce484222325;  // FNV-1a, by words
-  for (const ResourceHandle handle : places.handles) {
+  for (const ResourceHandle handle : layout.handles) {
     told.digest = (told.digest ^ handle) * 0x100000001b3;
   }
   return told;
@@ -225,16 +225,16 @@ void DeviceComms::enter(ncclWindow_t handle, const Resources& resources) {
 }
 
 void DeviceComms::create(const DevCommRequest& asked, void* out) {
-  const Places places = places_of(asked, size_);
-  const Told told = told_of(asked, places);
+  const ResourceLayout layout = layout_of(asked, size_);
+  const Told told = told_of(asked, layout);
   std::unique_ptr<Resources> made;
   std::optional<Error> failed;
   try {
-    if (places.bytes > kMostResourceBytes) {
+    if (layout.bytes > kMostResourceBytes) {
       throw Error(Errc::kInvalidArgument, "reqs: {} bytes of resources, and {} are the most",
-                  places.bytes, kMostResourceBytes);
+                  layout.bytes, kMostResourceBytes);
     }
-    if (places.bytes > 0) made = std::make_unique<Resources>(gpu_, places.bytes);
+    if (layout.bytes > 0) made = std::make_unique<Resources>(gpu_, layout.bytes);
   } catch (const Error& error) {
     failed = error;
   }
@@ -242,7 +242,7 @@ void DeviceComms::create(const DevCommRequest& asked, void* out) {
   ncclWindow_t handle = nullptr;
   if (made != nullptr) {
     comm::FlatMemory::Made flat =
-        comm::FlatMemory::map(comm_, gpu_, made->memory.pointer(), places.bytes);
+        comm::FlatMemory::map(comm_, gpu_, made->memory.pointer(), layout.bytes);
     if (flat.memory == nullptr) {
       throw Error(Errc::kInvalidUsage, "the resources cannot be mapped side by side: {}",
                   flat.why_not);
@@ -263,8 +263,8 @@ void DeviceComms::create(const DevCommRequest& asked, void* out) {
     }
   }
   write(asked, made.get(), out);
-  for (std::size_t i = 0; i < places.handles.size(); ++i) {
-    if (asked.resources[i].handle != nullptr) *asked.resources[i].handle = places.handles[i];
+  for (std::size_t i = 0; i < layout.handles.size(); ++i) {
+    if (asked.resources[i].handle != nullptr) *asked.resources[i].handle = layout.handles[i];
   }
   if (made != nullptr) resources_[handle] = std::move(made);
 }

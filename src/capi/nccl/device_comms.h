@@ -49,7 +49,7 @@ class AbortFlag {
   transport::window::MarkWord word_;
 };
 
-/// Of one communicator, which it may outlive: then nothing may be created any more.
+/// Of one communicator. It may outlive the communicator, but creates nothing after that.
 /// Threads: one at a time.
 class DeviceComms {
  public:

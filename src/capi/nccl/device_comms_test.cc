@@ -388,7 +388,7 @@ TEST_F(DeviceCommsTest, ResourcesLieApartAlignedAndZeroed) {
     }
     EXPECT_GE(rank.device_comms().memory_bytes(), total);
     rank.barrier();
-    // Each rank writes into the other's, at the places that it knows.
+    // Each rank writes into the other's, at the offsets that it knows.
     rank.write(seen.resource(1 - rank.rank(), handles[3]), 40 + rank.rank());
     rank.barrier();
     EXPECT_EQ(rank.read<int>(seen.resource(rank.rank(), handles[3])), 41 - rank.rank());
@@ -427,7 +427,7 @@ TEST_F(DeviceCommsTest, WindowsAreFoundByAddressWhileTheyAreRegistered) {
       ASSERT_EQ(found(n, kBytes - 1), number_of_window(windows[n])) << n;
       ASSERT_EQ(found(n, kBytes), 0U) << n;
     }
-    // One that goes leaves its place to the next.
+    // One that goes leaves its slot to the next.
     for (const std::size_t gone : {0UL, 31UL, 69UL}) {
       rank.deregister_window(windows[gone]);
       EXPECT_EQ(found(gone, 0), 0U);

@@ -321,7 +321,7 @@ TEST_F(OneSidedCallsTest, WhatCannotBeRightIsRefusedByName) {
   });
 }
 
-// A rank lets go of its own window while the others go on with theirs.
+// A rank deregisters its own window while the others go on with theirs.
 TEST_F(OneSidedCallsTest, AWindowIsLetGoOfByEachRank) {
   ranks(2, {"peer_access"}, [](Rank& rank) {
     const ncclWindow_t first = rank.add(rank.memory(), kBytes);
@@ -417,7 +417,7 @@ TEST_F(OneSidedCallsTest, KernelsFindEveryRanksBuffer) {
       EXPECT_EQ(one, pattern(500, writer, rank.rank())) << writer;
     }
     rank.core().comm->barrier();
-    // Each rank by itself lets go: what the others have mapped stays.
+    // Each rank deregisters by itself: what the others have mapped stays.
     const std::shared_ptr<const Window> last = window_of(window);
     rank.core().one_sided->remove(*last->puts);
     remove_window(window);

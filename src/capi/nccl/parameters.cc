@@ -159,10 +159,10 @@ RW_NCCL_API(ncclResult_t, ncclParamGetParameter, const char* key, const char** t
   return guarded("ncclParamGetParameter", [&] {
     thread_local std::string kept;
     const char*& out = checked(text, "value");
-    int& length_place = checked(length, "valueLen");
+    int& length_out = checked(length, "valueLen");
     kept = text_of(row_of(key));
     out = kept.c_str();
-    length_place = length_of(kept.size());
+    length_out = length_of(kept.size());
   });
 }
 
@@ -172,14 +172,14 @@ RW_NCCL_API(ncclResult_t, ncclParamGetAllParameterKeys, const char*** keys, int*
     thread_local std::vector<std::string> names;
     thread_local std::vector<const char*> table;
     const char**& out = checked(keys, "table");
-    int& count_place = checked(count, "tableLen");
+    int& count_out = checked(count, "tableLen");
     names.clear();
     for (const auto& [name, id] : kNcclNames) names.emplace_back(name);
     for (const SettingRow& row : settings_table()) names.push_back(key_of(row));
     table.clear();
     for (const std::string& name : names) table.push_back(name.c_str());
     out = table.data();
-    count_place = length_of(table.size());
+    count_out = length_of(table.size());
   });
 }
 

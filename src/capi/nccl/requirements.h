@@ -92,7 +92,7 @@ enum class DevCommLayout { k22807, k22907, k23000, k23100 };
 struct Resource {
   std::uint64_t bytes = 0;
   std::uint64_t alignment = 1;       ///< at least 1
-  ResourceHandle* handle = nullptr;  ///< where its place is written, or null
+  ResourceHandle* handle = nullptr;  ///< where its offset is written, or null
 };
 
 struct DevCommRequest {

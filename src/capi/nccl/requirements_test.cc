@@ -93,8 +93,8 @@ TEST(Requirements, EachVersionIsReadByItsHeader) {
   for (const Header& header : kHeaders) {
     ncclDevResourceRequirements second{};
     second.bufferSize = 5000;
-    ResourceHandle place = 0;
-    second.outBufferHandle = &place;
+    ResourceHandle handle = 0;
+    second.outBufferHandle = &handle;
     ncclDevResourceRequirements first{};
     first.next = &second;
     first.bufferSize = 77;
@@ -114,7 +114,7 @@ TEST(Requirements, EachVersionIsReadByItsHeader) {
     EXPECT_EQ(read.resources[0].handle, nullptr);
     EXPECT_EQ(read.resources[1].bytes, 5000U);
     EXPECT_EQ(read.resources[1].alignment, 1U);
-    EXPECT_EQ(read.resources[1].handle, &place);
+    EXPECT_EQ(read.resources[1].handle, &handle);
   }
 }
 

@@ -13,10 +13,10 @@
 namespace ropewalk::nccl {
 
 /// Blocks of WindowTableBlock in a GPU's memory, each with a copy here. A window takes the first
-/// free place, and blocks stay until the end: kernels hold the address of the first one.
+/// free slot, and blocks stay until the end: kernels hold the address of the first one.
 ///
-/// Threads: one at a time. Kernels may read meanwhile: of what is added or removed at that time
-/// they find the one or the other.
+/// Threads: one at a time. Kernels may read meanwhile: they find the state before or after a
+/// change.
 class WindowTable {
  public:
   /// @throws Error kCuda
@@ -37,12 +37,12 @@ class WindowTable {
     WindowTableBlock copy{};
     transport::window::DeviceBuffer memory;
   };
-  struct Place {
+  struct Slot {
     Block* block = nullptr;
     std::size_t index = 0;
   };
-  Place find(const void* window);
-  void put(Place place, const Entry& entry);
+  Slot find(const void* window);
+  void put(Slot slot, const Entry& entry);
 
   transport::window::Gpu& gpu_;
   std::vector<std::unique_ptr<Block>> blocks_;

@@ -2,8 +2,9 @@
 //
 // Functions that ask for a peer's address are given a window and no communicator, so windows belong
 // to the process. The handle of a window whose memory is mapped side by side (FlatWindow) is the
-// address of NVIDIA's structure in the GPU's memory, which kernels read. That of another is a
-// number that no address has: a kernel that reads it faults, instead of finding something else.
+// address of NVIDIA's structure in the GPU's memory, which kernels read. Any other window's handle
+// is a number that is no valid address: a kernel that reads it faults instead of reading other
+// data.
 #pragma once
 
 #include <cstddef>

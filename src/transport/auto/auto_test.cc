@@ -336,10 +336,10 @@ TEST(Offers, SurviveEncodingAndDecoding) {
 
 // The longest that each can be: where a bridge fails, the network must have been offered beside it.
 TEST(Offers, OfAllProvidersFit) {
-  window::MeetingPlace shm;
+  window::ListenerAddress shm;
   shm.name.fill(std::byte{0xff});
   shm.secret.fill(std::byte{0xff});
-  window::sisci::MeetingPlace sisci;
+  window::sisci::ListenerAddress sisci;
   sisci.node = sisci.interrupt = 0xffffffff;
   sisci.adapter = 15;
   sisci.secret.fill(std::byte{0xff});

@@ -2,8 +2,8 @@
 //
 // A link carries one byte each `ns_per_byte`. What is sent over it enters a queue: `free_at` says
 // when the last byte of all that was promised will have left. That is a token bucket of depth zero,
-// with the waiting done by whoever asked: two flows that keep the link busy get half of it each,
-// since their messages stand in one queue.
+// in which each sender waits for its own tokens: two flows that keep the link busy get half of it
+// each, since their messages stand in one queue.
 //
 // A message that passes several links is in all of their queues at once, as one that is cut into
 // packets is (cut-through): the slowest of them says when its last byte arrives.

@@ -41,7 +41,7 @@ std::optional<ArrivingRail::Came> ArrivingRail::next() {
   if (!got) return std::nullopt;
   const std::span<const std::byte> message(memory_.get() + first.index * kSlotBytes, *got);
   const std::optional<Head> head = open_head(message);
-  if (!head) throw Error(Errc::kPeerLost, "{}", "what came over it was changed on its way");
+  if (!head) throw Error(Errc::kPeerLost, "{}", "a message was changed in transit");
   return Came{*head, message.subspan(kHeadBytes)};
 }
 

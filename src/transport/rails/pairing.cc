@@ -27,7 +27,7 @@ std::vector<PairedDevices> pair_up(std::span<const Pairable> own, std::span<cons
                             std::min(own[i].speed_mbps, peers[j].speed_mbps)});
     }
   }
-  // Where a device has a partner of its own fabric, it has no business in another.
+  // A device that has a partner in its own fabric is not paired across fabrics.
   const auto has_near = [&](const Candidate& far) {
     return std::ranges::any_of(candidates, [&](const Candidate& near) {
       return near.nearness == 2 &&

@@ -1,9 +1,9 @@
 // One connection over several devices, of any providers, of different kinds and speeds, that
 // survives the loss of all but one.
 //
-// A rail joins a device of each end: a connection of the device's provider in each direction, the
-// way forth for messages, the way back for what the receiver has to say. The sender is the one that
-// makes rails, judges them and makes them again; the receiver follows.
+// A rail joins a device of each end: a connection of the device's provider in each direction, one
+// forward for messages, one back for what the receiver reports. The sender is the one that makes
+// rails, judges them and makes them again; the receiver follows.
 //
 // The wire (wire.h). A message has a number, in the order in which messages were started, and is
 // cut into pieces at multiples of 64 KiB. Each piece is one message of the provider's: a head
@@ -24,9 +24,9 @@
 // messages, so the receiver's record of arrival is one count for each rail, besides the pieces that
 // it has of each message.
 //
-// The record of arrival. The receiver sends snapshots over the ways back: counts of all rails,
-// credits, messages that have their receive. Each is complete, so the latest holds and a lost one
-// is no loss; counts only grow, so an old one that comes late changes nothing.
+// The record of arrival. The receiver sends snapshots over the connections back: counts of all
+// rails, credits, messages that have their receive. Each is complete, so that the latest is enough
+// and one may be lost; counts only grow, so an old one that comes late changes nothing.
 //
 // Why sending again is safe.
 //  - A piece is known by its message's number and its offset, and both are used once in the life of

@@ -328,23 +328,25 @@ TEST(Rails, APatternThatComesWrongKeepsARailOut) {
   wait_until_up(*joined.sender, 2);
 }
 
-// Cuts at random moments, of one rail or the other, short and long, while messages go both ways.
+// Cuts at random moments, of one rail or the other, short and long, while messages go in both
+// directions.
 TEST(Rails, CutsAtRandomMomentsLoseNothing) {
   Cables cables({"tcp", "shm"});
-  std::array<Joined, 2> ways = {cables.join(0), cables.join(1)};
+  std::array<Joined, 2> pairs = {cables.join(0), cables.join(1)};
   std::atomic<bool> stop = false;
   std::array<std::uint64_t, 2> sent{};
   std::array<Received, 2> received{};
   std::atomic<int> failures = 0;
   std::vector<std::thread> threads;
-  for (std::size_t way = 0; way < 2; ++way) {
+  for (std::size_t direction = 0; direction < 2; ++direction) {
     StreamShape shape;
-    shape.seed = way + 1;
-    threads.push_back(guarded(failures, [&, way, shape] {
-      sent[way] = send_stream(*ways[way].sender, shape, [&] { return stop.load(); });
+    shape.seed = direction + 1;
+    threads.push_back(guarded(failures, [&, direction, shape] {
+      sent[direction] = send_stream(*pairs[direction].sender, shape, [&] { return stop.load(); });
     }));
-    threads.push_back(guarded(
-        failures, [&, way, shape] { received[way] = receive_stream(*ways[way].receiver, shape); }));
+    threads.push_back(guarded(failures, [&, direction, shape] {
+      received[direction] = receive_stream(*pairs[direction].receiver, shape);
+    }));
   }
   std::mt19937 random(7);
   const auto until = testing::Clock::now() + 7s;
@@ -362,11 +364,11 @@ TEST(Rails, CutsAtRandomMomentsLoseNothing) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(failures, 0);
   EXPECT_GT(cuts, 10);
-  for (std::size_t way = 0; way < 2; ++way) {
-    EXPECT_GT(sent[way], 0U);
-    EXPECT_EQ(received[way].messages, sent[way]);
-    EXPECT_EQ(received[way].wrong, 0U);
-    EXPECT_EQ(received[way].late, 0U);
+  for (std::size_t direction = 0; direction < 2; ++direction) {
+    EXPECT_GT(sent[direction], 0U);
+    EXPECT_EQ(received[direction].messages, sent[direction]);
+    EXPECT_EQ(received[direction].wrong, 0U);
+    EXPECT_EQ(received[direction].late, 0U);
   }
 }
 

@@ -290,7 +290,8 @@ void ReceiverCore::step(ArrivingRail& rail, Clock::time_point now) {
   if (!rail.welcomed) {
     if (!rail.answer(backs_[rail.number])) {
       if (now - rail.since > kTryTime) {
-        throw Error(Errc::kTimeout, "the way back is not there after {} s", kTryTime.count());
+        throw Error(Errc::kTimeout, "the connection back to the sender is not there after {} s",
+                    kTryTime.count());
       }
       return;
     }

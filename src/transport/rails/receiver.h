@@ -34,9 +34,9 @@ class ArrivingRail {
   std::optional<Came> next();
   /// The message of next() has been dealt with.
   void release();
-  /// Connects the way back. @return whether it stands
+  /// Connects back to the sender. @return whether that connection stands
   bool answer(const Handle& back);
-  /// Messages that leave by the way back, in order; at most kMostControlBytes follow a head.
+  /// Messages that leave by the connection back, in order; at most kMostControlBytes follow a head.
   void say(Kind kind, Head head, std::span<const std::byte> following);
   /// Hands what was said to the provider. @return true when it has done with all of it
   bool flush();

@@ -447,7 +447,7 @@ void SenderCore::read_back(Rail& rail, Clock::time_point now) {
     const std::span<const std::byte> message(rail.back_memory.data() + slot * kControlSlotBytes,
                                              *bytes);
     const std::optional<Head> head = open_head(message);
-    if (!head) throw Error(Errc::kPeerLost, "{}", "what came over it was changed on its way");
+    if (!head) throw Error(Errc::kPeerLost, "{}", "a message was changed in transit");
     rail.heard = now;
     take(rail, *head, message.subspan(kHeadBytes), now);
     if (error_) return;

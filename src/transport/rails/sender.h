@@ -62,7 +62,7 @@ class SenderCore final : public Tended, public std::enable_shared_from_this<Send
   void link_changed(const std::string& name, bool up) override;
 
  private:
-  // A message of a rail on its way: until the receiver has counted it and the provider is done.
+  // A message of a rail in flight: until the receiver has counted it and the provider is done.
   struct Flying {
     Kind kind = Kind::kProbe;
     std::shared_ptr<Outbound> message;  // of a piece or an introduction

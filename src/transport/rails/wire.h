@@ -79,7 +79,7 @@ struct Hello {
   Identity connection{};
   std::uint32_t rail = 0;
   std::uint32_t incarnation = 0;  ///< how often the rail was made
-  Handle back{};                  ///< of the sender's listener for the way back
+  Handle back{};                  ///< of the sender's listener for the connection back
 };
 
 struct Lost {
@@ -126,8 +126,8 @@ std::uint8_t provider_code(std::string_view name);
 /// Tells fabrics apart; 0: not known.
 std::uint16_t fabric_code(std::string_view fabric);
 
-/// A device of the listening end, as far as a handle says: its number is its place in the list of
-/// devices of that end.
+/// A device of the listening end, as far as a handle says. Its number is its index in the list of
+/// that end's devices.
 struct Offer {
   std::uint8_t device = 0;
   std::uint8_t provider = 0;

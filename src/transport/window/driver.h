@@ -27,11 +27,10 @@ struct Capabilities {
   std::size_t piece_bytes = 64 << 10;  ///< largest copy; bounds how long a synchronous one blocks
   bool pull = false;                   ///< start_pull() works
   std::string why_no_pull;             ///< in words, when it does not
-  /// Pulls touch the sender's memory in a way that is unsafe once that is freed (a memcpy within
-  /// one process, a DMA engine). Then the sender waits for a pull under way before it lets go.
+  /// Pulls are unsafe once the sender's memory is freed (a memcpy within one process, a DMA
+  /// engine): the sender waits for a pull in progress before it gives the memory up.
   bool pull_needs_owner = false;
-  /// put_word() may be seen before what it was to follow: mailbox entries are checked for being
-  /// whole.
+  /// put_word() may be seen before earlier puts: mailbox entries are then checked for completeness.
   bool puts_may_tear = false;
 };
 
@@ -43,13 +42,13 @@ struct Target {
 
 /// The part of a path that writes registered memory of the other end, past the windows. Optional.
 ///
-/// A path states a target in the CPU's memory only where it has seen that to be reached. Between
-/// locations (see DeviceCopies) of which one is device memory the sender tries it first: a pattern
-/// goes to memory that the receiver names, and the receiver compares. Threads: the path's.
+/// A path states a target in the CPU's memory only after a write to such memory was verified. Where
+/// one of two locations (see DeviceCopies) is device memory, the sender tries a write first: a
+/// pattern goes to memory that the receiver names, and the receiver compares. Threads: the path's.
 class DirectWrites {
  public:
   [[nodiscard]] virtual std::size_t direct_piece_bytes() const = 0;
-  /// Shorter messages into the CPU's memory are better off in the window.
+  /// Shorter messages into the CPU's memory are faster through the window.
   [[nodiscard]] virtual std::size_t smallest_direct() const = 0;
   /// What the other end calls this end's memory.
   /// @return none where it cannot be written from there
@@ -62,7 +61,7 @@ class DirectWrites {
   /// tells when it has arrived. In device memory, kernels that run already see it then.
   virtual void start_direct(int queue, const Target& target, const void* source,
                             const Registration* registration, std::size_t bytes) = 0;
-  /// Returns when the other end writes that memory no more, ever.
+  /// Returns when the other end can no longer write that memory.
   virtual void revoke(Registration& registration) = 0;
 
   // Trials. `locations` has the sender's above, the receiver's below. These wait for their copies.
@@ -123,13 +122,13 @@ class DevicePulls {
 /// A *location* says where memory lies at one end: 0 is the CPU's, others are the driver's to
 /// choose, such that what works for one registration at a location works for all.
 ///
-/// Threads: one at a time, and the path's. Nothing waits but what says so, and that not for ever.
+/// Threads: one at a time, and the path's. Only functions that say so wait, for a bounded time.
 class DeviceCopies {
  public:
   virtual ~DeviceCopies() = default;
-  /// Takes what messages of a new registration will need, so that none of them has to: to take
-  /// pinned or device memory may wait for kernels, which may wait for messages. Any thread, at any
-  /// time; what fails is tried again when it is needed.
+  /// Allocates what messages of a new registration will need. Allocating it later could deadlock:
+  /// allocations of pinned or device memory may wait for kernels, which may wait for messages. Any
+  /// thread, at any time; what fails is tried again when it is needed.
   virtual void prepare(const Registration& registration, bool receives) noexcept = 0;
   [[nodiscard]] virtual int queues() const = 0;
   /// @throws Error kInvalidArgument when it is not a registration of device memory of this driver,
@@ -192,7 +191,7 @@ class Path {
   /// later reads.
   [[nodiscard]] virtual std::uint64_t read_word(std::size_t offset) const = 0;
 
-  /// Words put before are written when words are read after: for a handshake in which each end
+  /// Orders earlier put_word() calls before later reads of words: for a handshake in which each end
   /// writes one word and then reads another.
   virtual void order_puts_before_reads() = 0;
 

@@ -42,7 +42,7 @@ struct Mischief {
   std::size_t writes = 0;  // counted
   std::size_t pulls = 0;
   std::function<void(Entry&)> forge;       // changes what is written into a mailbox
-  std::optional<std::string> stores_lost;  // on their way; is said once
+  std::optional<std::string> stores_lost;  // in flight; is reported once
   // Words that are put and read, and their order; by the end that does so.
   struct Step {
     const Path* end;
@@ -439,9 +439,8 @@ TEST_F(Engine, PiecesThatAreNotInTheRingOrTheMessageAreRefused) {
        [](Entry& entry) { entry.payload[2] = 9 * kBounceBytes - 64; }},
       {"the end of all positions", 0, [](Entry& entry) { entry.payload[2] = ~std::uint64_t{0}; }},
       {"a byte beyond the message", 1, [](Entry& entry) { ++entry.payload[0]; }},
-      {"a location behind the message", 0,
-       [](Entry& entry) { entry.payload[0] = entry.bytes + 1; }},
-      {"a location that wraps around", 0,
+      {"an offset behind the message", 0, [](Entry& entry) { entry.payload[0] = entry.bytes + 1; }},
+      {"an offset that wraps around", 0,
        [](Entry& entry) { entry.payload[0] = ~std::uint64_t{0} - 100; }},
       {"more than is left of the message", 1,
        [](Entry& entry) {
@@ -564,20 +563,20 @@ TEST_F(Engine, SlowCopiesEndBeforeTheirMemoryGoes) {
   }
 }
 
-// Whoever cannot show the handle's secret is not let in, and nobody else is kept out.
+// A connection without the handle's secret is refused, and valid ones are still accepted.
 TEST(ShmListener, StrangersDisturbNobody) {
   Config config;
   const auto transport = make_shm_transport(config);
   const auto listener = transport->listen(0);
-  const MeetingPlace location = *decode_meeting_place(listener->handle());
+  const ListenerAddress address = *decode_listener_address(listener->handle());
   std::vector<FileDescriptor> strangers;
   const SharedMemory window = SharedMemory::create(4096, ShmBacking::kAuto);
   for (int i = 0; i < 30; ++i) {
-    strangers.push_back(call(location));
+    strangers.push_back(call(address));
     if (i % 3 == 1) send_greeting(strangers.back().get(), make_greeting({}, {}), window.fd());
     // The right secret with a window that is too small is refused as well.
     if (i % 3 == 2) {
-      send_greeting(strangers.back().get(), make_greeting(location.secret, {}), window.fd());
+      send_greeting(strangers.back().get(), make_greeting(address.secret, {}), window.fd());
     }
   }
   const auto connector = transport->connect(0, listener->handle());

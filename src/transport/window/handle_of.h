@@ -11,30 +11,31 @@
 
 namespace ropewalk::transport::window {
 
-/// `Place` without gaps whose bytes would travel unset.
-template <typename Place, std::size_t kMagicBytes>
+/// `Address` without gaps whose bytes would travel unset.
+template <typename Address, std::size_t kMagicBytes>
 struct HandleOf {
   std::array<char, kMagicBytes> magic;
-  Place location;
-  static_assert(std::is_trivially_copyable_v<Place> && kMagicBytes + sizeof(Place) <= kHandleBytes);
+  Address address;
+  static_assert(std::is_trivially_copyable_v<Address> &&
+                kMagicBytes + sizeof(Address) <= kHandleBytes);
 };
 
-template <typename Place, std::size_t kMagicBytes>
-Handle encode_handle(const std::array<char, kMagicBytes>& magic, const Place& location) {
-  const HandleOf<Place, kMagicBytes> layout{magic, location};
+template <typename Address, std::size_t kMagicBytes>
+Handle encode_handle(const std::array<char, kMagicBytes>& magic, const Address& address) {
+  const HandleOf<Address, kMagicBytes> layout{magic, address};
   Handle handle{};
   std::memcpy(handle.data(), &layout, sizeof layout);
   return handle;
 }
 
 /// @return nothing for another driver's handle
-template <typename Place, std::size_t kMagicBytes>
-std::optional<Place> decode_handle(const std::array<char, kMagicBytes>& magic,
-                                   const Handle& handle) {
-  HandleOf<Place, kMagicBytes> layout{};
+template <typename Address, std::size_t kMagicBytes>
+std::optional<Address> decode_handle(const std::array<char, kMagicBytes>& magic,
+                                     const Handle& handle) {
+  HandleOf<Address, kMagicBytes> layout{};
   std::memcpy(&layout, handle.data(), sizeof layout);
   if (layout.magic != magic) return std::nullopt;
-  return layout.location;
+  return layout.address;
 }
 
 }  // namespace ropewalk::transport::window

@@ -30,7 +30,7 @@ static_assert(kRingEntries >
 inline constexpr std::size_t kEntryBytes = 64;
 
 // Words at the start of both ends' windows, a cache line each.
-inline constexpr std::size_t kAbandonedWord = 0;  ///< the other end let go of its memory
+inline constexpr std::size_t kAbandonedWord = 0;  ///< the other end gave up its memory
 inline constexpr std::size_t kFreedWord = 64;     ///< sender's: bounce bytes that were copied out
 inline constexpr std::size_t kPullingWord = 128;  ///< sender's: the receiver is in a pull
 inline constexpr std::size_t kWritingWord = 192;  ///< receiver's: the sender is in a direct write

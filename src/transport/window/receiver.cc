@@ -320,7 +320,7 @@ void WindowReceiver::pull_pieces() {
   if (verifying_ || (pulls_.empty() && !reading())) return;
   Path& path = mailbox_.path();
   set_pulling(true);
-  // On the way out, also by an error, the word is cleared unless a queue is still reading.
+  // On return, also by an error, the word is cleared unless a queue is still reading.
   struct Clear {
     explicit Clear(WindowReceiver& from) : receiver(from) {}
     Clear(const Clear&) = delete;

@@ -16,7 +16,7 @@ namespace {
 constexpr unsigned kLookPeriod = 16;
 constexpr auto kLookTime = std::chrono::milliseconds(1);
 
-// 2: small messages, too, may be requested. 3: a kAnnounce is of several places, and has tickets.
+// 2: small messages, too, may be requested. 3: a kAnnounce is of several receives, and has tickets.
 constexpr std::uint32_t kHelloVersion = 3;
 
 // The first note of each end; the address follows.
@@ -224,19 +224,19 @@ void Connection::control(Header header, Operation* told) {
   controls_.push_back({header, told});
 }
 
-void Connection::control_places(Header header, std::span<const std::uint64_t> addresses) {
+void Connection::control_announcement(Header header, std::span<const std::uint64_t> addresses) {
   if (failed()) return;
   control(header);
   Control& queued = controls_.back();
-  queued.places = addresses.size();
+  queued.announced = addresses.size();
   std::copy(addresses.begin() + 1, addresses.end(), queued.more_addresses.begin());
 }
 
 void Connection::flush_controls() {
   while (!controls_.empty() && greeted_) {
     Control& next = controls_.front();
-    const iovec more{next.more_addresses.data(), (next.places - 1) * sizeof(std::uint64_t)};
-    const std::span<const iovec> payload(&more, next.places > 1 ? 1 : 0);
+    const iovec more{next.more_addresses.data(), (next.announced - 1) * sizeof(std::uint64_t)};
+    const std::span<const iovec> payload(&more, next.announced > 1 ? 1 : 0);
     if (fabric_.send(peer_, next.header, payload, nullptr) == Endpoint::Sent::kNotNow) return;
     Operation* const told = controls_.front().told;
     controls_.pop_front();

@@ -7,25 +7,25 @@
 // a provider, and none meets a receive that is too short, which some providers do not survive:
 //
 //   providers with RMA                              providers without
-//   receiver  posts a receive -> kAnnounce(place)   sender    -> kRequest(bytes)
+//   receiver  posts a receive -> kAnnounce(address) sender    -> kRequest(bytes)
 //   sender    writes it there, then -> kDone        receiver  posts a tagged receive -> kGrant(tag)
 //                                                   sender    sends it with that tag
 //
-// While the sender knows enough places, further ones are announced several at once. Over sockets,
-// where a message takes several system calls, a write carries a word for the receiver, which stands
-// for the kDone (wire.h).
+// While the sender knows enough receives, further ones are announced several at once. Over sockets,
+// where a message takes several system calls, a write carries a word for the receiver instead of a
+// separate kDone (wire.h).
 //
-// A sender of a long message that nothing has been announced for sends kRequest in both cases, so
-// that a receive that is too short is noticed. In a steady state receives are posted before the
+// A sender of a long message without an announced receive sends kRequest in both cases, so that a
+// receive that is too short is noticed. In a steady state receives are posted before the
 // messages come, so the announcement has crossed already. Writing also leaves out the provider's
 // own rendezvous, which takes a further round trip.
 //
-// Messages from registered GPU memory are never copied by the CPU, so that small ones, too, wait
-// for their receives, and go as long ones do. One from host memory may come for a receive into GPU
-// memory: then the NIC reads it from the buffer that it came into.
+// Messages from registered GPU memory are never copied by the CPU: small ones, too, wait for their
+// receives and are sent as long ones are. If a message from host memory arrives for a receive into
+// GPU memory, the NIC reads it from the buffer in which it arrived.
 //
 // When an end is given up with a message under way, its memory must not be touched later: it waits
-// for the provider, up to kPatience, and the receiving end for the sender's word that it has
+// for the provider, up to kPatience, and the receiving end for the sender to say that it has
 // stopped. If neither comes, the endpoint is closed, and with it all of its connections.
 #pragma once
 
@@ -82,8 +82,8 @@ class FabricRegistration final : public Registration {
   const std::uint64_t bytes_;
 };
 
-/// Threads: those of the connection, and whoever drives the endpoint: all but the constructor with
-/// its mutex held.
+/// Threads: those of the connection, and those that drive the endpoint. All functions but the
+/// constructor are called with its mutex held.
 class Connection : public Member {
  public:
   Connection(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::string peer, Verify verify,
@@ -108,8 +108,8 @@ class Connection : public Member {
   struct Control {
     Header header;
     Operation* told = nullptr;  // finished when the provider has taken it
-    std::array<std::uint64_t, kMostPlaces - 1> more_addresses{};  // of a kAnnounce
-    std::size_t places = 1;
+    std::array<std::uint64_t, kMostAnnounced - 1> more_addresses{};  // of a kAnnounce
+    std::size_t announced = 1;                                       // receives
   };
 
   /// Memory of that kind; host memory needs to be registered if `host` says so.
@@ -133,13 +133,13 @@ class Connection : public Member {
   /// Progress, of the endpoint and of this end.
   void drive() RW_REQUIRES(fabric_.mutex);
   void control(Header header, Operation* told = nullptr) RW_REQUIRES(fabric_.mutex);
-  /// As control(); `addresses` of all places of a kAnnounce, whose header has the first one's.
-  void control_places(Header header, std::span<const std::uint64_t> addresses)
+  /// As control(); `addresses` of all receives of a kAnnounce, whose header has the first one's.
+  void control_announcement(Header header, std::span<const std::uint64_t> addresses)
       RW_REQUIRES(fabric_.mutex);
   void flush_controls() RW_REQUIRES(fabric_.mutex);
   /// Takes the notes that have come.
   void look_at_side() RW_REQUIRES(fabric_.mutex);
-  /// Drives until `done` or for as long as there is hope.
+  /// Drives until `done`, at most for kPatience (less once the peer has ended).
   /// @return whether it was done
   template <typename Done>
   bool drive_until(Done done) RW_REQUIRES(fabric_.mutex);

@@ -89,7 +89,7 @@ class Member {
   virtual ~Member() = default;
   [[nodiscard]] virtual std::uint32_t proof() const noexcept = 0;
   virtual void on_message(const Header& header, std::span<const std::byte> payload) = 0;
-  /// The place with that ticket of this member's has been written, with so many bytes.
+  /// This member's receive with that ticket has been written, with so many bytes.
   virtual void on_written(std::uint32_t ticket, std::uint64_t bytes) = 0;
   /// The endpoint was closed for `reason`: no operation is in progress any more, none can start.
   virtual void on_retired(const std::string& reason) = 0;
@@ -126,7 +126,7 @@ class Endpoint {
   /// Random; the same nowhere else.
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
   /// The endpoint of that id, if this process has it. Providers use the memory of an endpoint of
-  /// the same process directly, also after it was closed: whoever sends to one keeps it.
+  /// the same process directly, also after it was closed: its senders keep it alive.
   static std::shared_ptr<Endpoint> of_this_process(std::uint64_t id);
   /// Makes one that of_this_process() finds.
   static std::shared_ptr<Endpoint> make(std::shared_ptr<const Library> library,
@@ -169,10 +169,10 @@ class Endpoint {
   /// Whether write() takes a word.
   [[nodiscard]] bool writes_tell() const noexcept { return writes_tell_; }
 
-  /// Tickets for `count` places of a member, which follow each other.
+  /// Tickets for `count` receives of a member, which follow each other.
   /// @return the first; never 0
   std::uint32_t issue_tickets(Member& member, std::size_t count) RW_REQUIRES(mutex);
-  /// Nothing is written to that ticket's place any more.
+  /// Nothing is written for that ticket any more.
   void withdraw_ticket(std::uint32_t ticket) RW_REQUIRES(mutex) { tickets_.erase(ticket); }
   /// Tagged messages of a number that this endpoint gave (next_tag).
   bool send_tagged(fi_addr_t to, std::uint64_t tag, std::span<const iovec> from,
@@ -248,11 +248,12 @@ class Endpoint {
   int try_region(const std::function<int(std::uint64_t, fid_mr**)>& call, Fid<fid_mr>& made);
   int try_gpu_region(const window::GpuMemory& memory, std::uint64_t access, const DmaBuf* by,
                      Fid<fid_mr>& made);
-  /// Why that way is not used for the GPU's memory, which is tried unless it was; empty: it is.
+  /// Tries `means` for the GPU's memory, unless it was tried. @return why it is not used, or empty
   std::string trial_of(window::Gpu& gpu, Means means) RW_REQUIRES(mutex);
   void set_means(const window::Gpu& gpu, Means means);
-  [[nodiscard]] Error no_way(const std::string& what,
-                             const std::array<std::string, 2>& words) const;
+  /// The error that names why each means failed.
+  [[nodiscard]] Error no_registration(const std::string& what,
+                                      const std::array<std::string, 2>& words) const;
   Buffer* take_buffer() RW_REQUIRES(mutex);
   void make_block(std::size_t count, bool receiving) RW_REQUIRES(mutex);
   void post(Buffer& buffer) RW_REQUIRES(mutex);

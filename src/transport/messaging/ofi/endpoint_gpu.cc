@@ -113,7 +113,8 @@ std::string Endpoint::trial_of(window::Gpu& gpu, Means means) {
   return *wrong;
 }
 
-Error Endpoint::no_way(const std::string& what, const std::array<std::string, 2>& words) const {
+Error Endpoint::no_registration(const std::string& what,
+                                const std::array<std::string, 2>& words) const {
   return {Errc::kSystem,
           "{} cannot be registered (provider {}, {}): {}: {}; {}: {}; OFI_GPU_MEMORY=off has "
           "messages go through host memory",
@@ -142,7 +143,7 @@ Region Endpoint::register_gpu_memory(const window::GpuMemory& memory, std::uint6
     means = means == Means::kAddress ? Means::kDmaBuf : Means::kAddress;
   }
   if (region.mr == nullptr) {
-    throw no_way(fmt::format("{} bytes of memory of {}", memory.bytes, gpu.name()), words);
+    throw no_registration(fmt::format("{} bytes of memory of {}", memory.bytes, gpu.name()), words);
   }
   const Means other = means == Means::kAddress ? Means::kDmaBuf : Means::kAddress;
   const std::string& refused = words[static_cast<std::size_t>(other)];
@@ -165,7 +166,7 @@ void Endpoint::check_gpu(window::Gpu& gpu) {
     if (gpus_.verify) set_means(gpu, means);
     return;
   }
-  throw no_way("memory of " + gpu.name(), words);
+  throw no_registration("memory of " + gpu.name(), words);
 }
 
 std::optional<Means> Endpoint::means_of(const window::Gpu& gpu) const {

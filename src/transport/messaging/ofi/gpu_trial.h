@@ -1,4 +1,4 @@
-// Whether messages come right that a provider moves to a GPU's memory and from it.
+// Checks that a provider moves messages to a GPU's memory and from it without changing them.
 #pragma once
 
 #include <string>

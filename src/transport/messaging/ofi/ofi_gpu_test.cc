@@ -450,16 +450,16 @@ TEST_F(OfiGpu, OutsideOfTheRegistrationIsRefused) {
 
 // ---- messages -----------------------------------------------------------------------------------
 
-struct Way {
+struct MessagePath {
   const char* label;
   const char* fabric;
   Settings settings;
 };
 
-class OfiGpuWays : public OfiGpu, public ::testing::WithParamInterface<Way> {};
+class OfiGpuPaths : public OfiGpu, public ::testing::WithParamInterface<MessagePath> {};
 
 // No call has GPU memory without its registration, and the CPU touches none: it would end here.
-TEST_P(OfiGpuWays, AllSizesBothOrdersAllKinds) {
+TEST_P(OfiGpuPaths, AllSizesBothOrdersAllKinds) {
   const long refused = fabric_.count("refused");
   connect(GetParam().fabric, GetParam().settings);
   const auto from = source(200'000, Memory::kVirtual);
@@ -486,14 +486,15 @@ TEST_P(OfiGpuWays, AllSizesBothOrdersAllKinds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    , OfiGpuWays,
-    ::testing::Values(Way{"Written", "", {}}, Way{"Tagged", "", {{"OFI_LARGE", "tagged"}}},
-                      Way{"RegisteredHostMemory", "local", {}},
-                      Way{"TaggedRegisteredHostMemory", "local", {{"OFI_LARGE", "tagged"}}},
-                      Way{"Checksums", "", {{"VERIFY", "all"}}},
-                      Way{"Unverified", "", {{"VERIFY", "off"}}},
-                      Way{"Separate", "", {{"OFI_ENDPOINTS", "separate"}}},
-                      Way{"DmaBuf", "address=22", {}}),
+    , OfiGpuPaths,
+    ::testing::Values(MessagePath{"Written", "", {}},
+                      MessagePath{"Tagged", "", {{"OFI_LARGE", "tagged"}}},
+                      MessagePath{"RegisteredHostMemory", "local", {}},
+                      MessagePath{"TaggedRegisteredHostMemory", "local", {{"OFI_LARGE", "tagged"}}},
+                      MessagePath{"Checksums", "", {{"VERIFY", "all"}}},
+                      MessagePath{"Unverified", "", {{"VERIFY", "off"}}},
+                      MessagePath{"Separate", "", {{"OFI_ENDPOINTS", "separate"}}},
+                      MessagePath{"DmaBuf", "address=22", {}}),
     [](const auto& tried) { return tried.param.label; });
 
 // A small message waits in the sender: nothing of it may be read before.

@@ -247,17 +247,17 @@ TEST(OfiWire, LengthsMustAgree) {
   EXPECT_FALSE(decode(bytes.data(), kHeaderBytes));
 }
 
-TEST(OfiWire, AnAnnouncementHasAnAddressForEachPlace) {
+TEST(OfiWire, AnAnnouncementHasAnAddressForEachReceive) {
   Header header;
   header.type = Type::kAnnounce;
   header.credits = 0xffff'ffff;  // a ticket
-  std::array<std::byte, kHeaderBytes + kMostPlaces * sizeof(std::uint64_t)> bytes{};
+  std::array<std::byte, kHeaderBytes + kMostAnnounced * sizeof(std::uint64_t)> bytes{};
   std::memcpy(bytes.data(), &header, kHeaderBytes);
-  for (std::size_t places = 1; places <= kMostPlaces; ++places) {
-    const std::size_t payload = (places - 1) * sizeof(std::uint64_t);
-    EXPECT_TRUE(decode(bytes.data(), kHeaderBytes + payload)) << places;
-    EXPECT_EQ(places_of(payload), places);
-    EXPECT_FALSE(decode(bytes.data(), kHeaderBytes + payload + 1)) << places;
+  for (std::size_t announced = 1; announced <= kMostAnnounced; ++announced) {
+    const std::size_t payload = (announced - 1) * sizeof(std::uint64_t);
+    EXPECT_TRUE(decode(bytes.data(), kHeaderBytes + payload)) << announced;
+    EXPECT_EQ(announced_in(payload), announced);
+    EXPECT_FALSE(decode(bytes.data(), kHeaderBytes + payload + 1)) << announced;
   }
   EXPECT_FALSE(decode(bytes.data(), bytes.size()));
 }

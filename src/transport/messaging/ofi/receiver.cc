@@ -20,10 +20,10 @@ constexpr std::uint64_t kCreditBatch = kEagerCredits / 4;
 // After this many small messages into long receives, long ones are announced only on request: an
 // announcement costs as much as a small message.
 constexpr unsigned kSmallInRow = 4;
-// Places that are enough for a sender: more are announced together.
-constexpr std::size_t kEnoughPlaces = 3;
-constexpr std::size_t kPlacesAtOnce = 4;
-static_assert(kPlacesAtOnce <= kMostPlaces);
+// Receives that a sender needs to know: further ones are announced together.
+constexpr std::size_t kEnoughKnown = 3;
+constexpr std::size_t kAnnouncedAtOnce = 4;
+static_assert(kAnnouncedAtOnce <= kMostAnnounced);
 // The longest time that messages of a closed sender are in flight.
 constexpr auto kLastMessages = std::chrono::seconds(5);
 // The same of one whose process has died.
@@ -156,17 +156,17 @@ void Receiver::announce(Posted& posted) {
 }
 
 void Receiver::send_announcements(bool all) {
-  // A sender that knows enough places is told of several more at once.
-  if (!all && known_places_ >= kEnoughPlaces && to_announce_.size() < kPlacesAtOnce) return;
+  // A sender that knows enough receives is told of several more at once.
+  if (!all && known_to_peer_ >= kEnoughKnown && to_announce_.size() < kAnnouncedAtOnce) return;
   for (std::size_t begin = 0; begin < to_announce_.size();) {
     const Posted& first = *to_announce_[begin];
-    std::array<std::uint64_t, kMostPlaces> addresses;
+    std::array<std::uint64_t, kMostAnnounced> addresses;
     std::size_t count = 0;
     const auto follows = [&](const Posted& posted) {
       return posted.index == first.index + count && posted.key == first.key &&
              posted.buffer.tag == first.buffer.tag && posted.buffer.bytes == first.buffer.bytes;
     };
-    while (count < kMostPlaces && begin + count < to_announce_.size() &&
+    while (count < kMostAnnounced && begin + count < to_announce_.size() &&
            follows(*to_announce_[begin + count])) {
       addresses[count] = to_announce_[begin + count]->address;
       ++count;
@@ -181,19 +181,19 @@ void Receiver::send_announcements(bool all) {
     if (fabric_.writes_tell()) header.credits = fabric_.issue_tickets(*this, count);
     for (std::uint32_t i = 0; i < count; ++i) {
       to_announce_[begin + i]->ticket = header.credits == 0 ? 0 : header.credits + i;
-      to_announce_[begin + i]->place_known = true;
+      to_announce_[begin + i]->known_to_peer = true;
     }
-    control_places(header, std::span(addresses).first(count));
-    known_places_ += count;
+    control_announcement(header, std::span(addresses).first(count));
+    known_to_peer_ += count;
     begin += count;
   }
   to_announce_.clear();
 }
 
-void Receiver::forget_place(Posted& posted) {
+void Receiver::withdraw_announcement(Posted& posted) {
   if (!posted.announced) return;
-  if (!posted.place_known) std::erase(to_announce_, &posted);
-  if (std::exchange(posted.place_known, false)) --known_places_;
+  if (!posted.known_to_peer) std::erase(to_announce_, &posted);
+  if (std::exchange(posted.known_to_peer, false)) --known_to_peer_;
   if (const std::uint32_t ticket = std::exchange(posted.ticket, 0); ticket != 0) {
     fabric_.withdraw_ticket(ticket);
   }
@@ -285,7 +285,7 @@ void Receiver::finish(Posted& posted, std::uint64_t bytes, std::uint64_t checksu
 
 void Receiver::end(Posted& posted) {
   posted.region.mr.reset();
-  forget_place(posted);
+  withdraw_announcement(posted);
   std::erase(posted_, &posted);
   posted.finished.store(true, std::memory_order_release);
 }
@@ -333,7 +333,7 @@ void Receiver::handle(const Header& header, std::span<const std::byte> payload) 
       requests_.emplace(key, header.bytes);
       return;
     case Type::kDone:
-      if (posted == nullptr || !posted->place_known || header.bytes > posted->buffer.bytes) break;
+      if (posted == nullptr || !posted->known_to_peer || header.bytes > posted->buffer.bytes) break;
       ++arrived_;
       ++written_arrived_;
       return finish(*posted, header.bytes, header.value);
@@ -404,7 +404,7 @@ void Receiver::on_written(std::uint32_t ticket, std::uint64_t bytes) {
   const auto posted = std::find_if(posted_.begin(), posted_.end(),
                                    [&](const Posted* each) { return each->ticket == ticket; });
   if (posted == posted_.end() || bytes > (*posted)->buffer.bytes) {
-    return fail(Errc::kPeerLost, fmt::format("{} bytes were written to no place", bytes));
+    return fail(Errc::kPeerLost, fmt::format("{} bytes were written for no posted receive", bytes));
   }
   (*posted)->ticket = 0;
   finish(**posted, bytes, 0);
@@ -489,8 +489,8 @@ void Receiver::withdraw(Posted& posted) {
   if (!over) fail(Errc::kAborted, "a receive was cancelled before it completed");
   std::erase(posted_, &posted);
   std::erase(to_grant_, &posted);
-  const bool unknown = posted.announced && !posted.place_known;
-  if (unknown) forget_place(posted);
+  const bool unknown = posted.announced && !posted.known_to_peer;
+  if (unknown) withdraw_announcement(posted);
   std::erase_if(for_gpu_, [&](const ForGpu& work) { return work.posted == &posted; });
   set_settling(posted, false);
   const auto give_up = [&](const char* what) RW_NO_THREAD_ANALYSIS {

@@ -43,10 +43,10 @@ class Receiver final : public ReceiveConnection, private Connection {
     std::uint32_t index = 0;
     std::size_t bytes = 0;  // of the message, once known
     std::atomic<bool> finished = false;
-    bool announced = false;     // the peer may write to it, now or when it is told of it
-    bool place_known = false;   // the peer was told
-    std::uint32_t ticket = 0;   // of its place; 0: none
-    std::uint64_t address = 0;  // of its place, as the peer needs them
+    bool announced = false;      // the peer may write to it, now or when it is told of it
+    bool known_to_peer = false;  // was told to the peer
+    std::uint32_t ticket = 0;    // 0: none
+    std::uint64_t address = 0;   // and key: of its buffer, as the peer needs them
     std::uint64_t key = 0;
     bool wanted = false;  // granted, or to be granted as soon as the provider takes the receive
     Region region;        // for this message alone
@@ -55,7 +55,7 @@ class Receiver final : public ReceiveConnection, private Connection {
     Operation operation;
     FabricRegistration* gpu = nullptr;  // of a buffer in GPU memory
     std::uint64_t checksum = 0;         // of a message there
-    bool settling = false;              // its message has come, and is not in place yet
+    bool settling = false;              // its message has come, and is not in its buffer yet
     Receiver* receiver = nullptr;
   };
   // What the NIC has not been able to take yet for a buffer in GPU memory: a small message, or with
@@ -78,9 +78,9 @@ class Receiver final : public ReceiveConnection, private Connection {
   void post_locked(Posted& posted) RW_REQUIRES(fabric_.mutex);
   /// What was to be announced is told by send_announcements().
   void announce(Posted& posted) RW_REQUIRES(fabric_.mutex);
-  /// @param all  also if the sender knows enough places
+  /// @param all  also if the sender knows enough receives
   void send_announcements(bool all) RW_REQUIRES(fabric_.mutex);
-  void forget_place(Posted& posted) RW_REQUIRES(fabric_.mutex);
+  void withdraw_announcement(Posted& posted) RW_REQUIRES(fabric_.mutex);
   void match_request(Posted& posted, std::uint64_t bytes) RW_REQUIRES(fabric_.mutex);
   bool grant(Posted& posted) RW_REQUIRES(fabric_.mutex);
   void tagged_ended(Posted& posted, const std::string& error) RW_NO_THREAD_ANALYSIS;
@@ -88,7 +88,7 @@ class Receiver final : public ReceiveConnection, private Connection {
                   std::uint64_t checksum) RW_REQUIRES(fabric_.mutex);
   void finish(Posted& posted, std::uint64_t bytes, std::uint64_t checksum)
       RW_REQUIRES(fabric_.mutex);
-  /// Whether the sender shall know where it is before its message is asked for.
+  /// Whether it is announced before the sender asks for it.
   [[nodiscard]] static bool is_announced_early(const Posted& posted);
   void put_on_gpu(Posted& posted, std::span<const std::byte> data, std::uint64_t checksum)
       RW_REQUIRES(fabric_.mutex);
@@ -130,7 +130,7 @@ class Receiver final : public ReceiveConnection, private Connection {
   bool ready_ = false;
   /// The sender had begun to write it when it stopped, and had not ended.
   [[nodiscard]] bool half_written(const Posted& posted) const;
-  /// The sender has stopped, and nothing of what it wrote can be on its way to this memory.
+  /// The sender has stopped, and nothing that it wrote to this memory can be in flight.
   [[nodiscard]] bool left_alone(const Posted& posted) const;
   bool stopped_ = false;                  // the sender writes no more
   std::optional<std::uint64_t> total_;    // messages that the sender has sent until its end
@@ -145,7 +145,7 @@ class Receiver final : public ReceiveConnection, private Connection {
   Index next_;                        // of each tag's next receive
   std::vector<Posted*> posted_;       // not finished, in order
   std::vector<Posted*> to_announce_;  // in order
-  std::size_t known_places_ = 0;      // of those in posted_
+  std::size_t known_to_peer_ = 0;     // of those in posted_
   std::vector<Posted*> to_grant_;     // whose tagged receive was refused
   std::deque<ForGpu> for_gpu_;
   std::size_t settling_ = 0;

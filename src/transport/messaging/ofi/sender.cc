@@ -85,7 +85,7 @@ class SendRequest final : public Request {
       const Lock lock(sender_.fabric_.mutex);
       sender_.drive();
       if (!finished) {
-        sender_.check_hope(*this);
+        sender_.fail_if_peer_ended(*this);
         return std::nullopt;
       }
     }
@@ -129,7 +129,7 @@ class SendRequest final : public Request {
   void* descriptor = nullptr;
   const Region* gpu = nullptr;  // of a body in GPU memory
   Region region;                // for this message alone
-  Sender::Place place{};
+  Sender::PostedReceive receive{};
   std::atomic<bool> finished = false;
 
  private:
@@ -287,7 +287,7 @@ void Sender::count_eager(const Header& header, Endpoint::Sent sent, bool over) {
     if (!over) ++under_way_;
   }
   credits_ -= credits_of(header.bytes);
-  if (!places_.empty()) places_.erase(key_of(header.tag, header.index));
+  if (!announced_.empty()) announced_.erase(key_of(header.tag, header.index));
 }
 
 std::unique_ptr<Request> Sender::send_copied(std::span<const std::byte> head, const void* data,
@@ -332,11 +332,11 @@ bool Sender::start_eager(SendRequest& request) {
 }
 
 void Sender::start_large(SendRequest& request) {
-  const auto place = places_.find(key_of(request.tag, request.index));
-  if (place != places_.end()) {
-    const Place found = place->second;
-    places_.erase(place);
-    placed(request, found);
+  const auto receive = announced_.find(key_of(request.tag, request.index));
+  if (receive != announced_.end()) {
+    const PostedReceive found = receive->second;
+    announced_.erase(receive);
+    match(request, found);
     return drive();
   }
   Header header;
@@ -349,11 +349,11 @@ void Sender::start_large(SendRequest& request) {
   drive();
 }
 
-void Sender::placed(SendRequest& request, const Place& place) {
-  if (place.bytes < request.bytes) {
-    return fail(Errc::kInvalidUsage, too_long(request.bytes, request.tag, place.bytes));
+void Sender::match(SendRequest& request, const PostedReceive& receive) {
+  if (receive.bytes < request.bytes) {
+    return fail(Errc::kInvalidUsage, too_long(request.bytes, request.tag, receive.bytes));
   }
-  request.place = place;
+  request.receive = receive;
   to_post_.push_back(&request);
 }
 
@@ -369,11 +369,11 @@ bool Sender::post_piece(SendRequest& request) {
     const bool confirmed =
         fabric_.device().large == LargePath::kWriteConfirmed && !request.tells_itself;
     const std::uint64_t word =
-        request.tells_itself ? word_of(request.place.ticket, request.bytes) : 0;
-    taken = fabric_.write({peer_, request.place.value + request.posted, request.place.key}, from,
-                          descriptors, confirmed, word, request.operation);
+        request.tells_itself ? word_of(request.receive.ticket, request.bytes) : 0;
+    taken = fabric_.write({peer_, request.receive.value + request.posted, request.receive.key},
+                          from, descriptors, confirmed, word, request.operation);
   } else {
-    taken = fabric_.send_tagged(peer_, request.place.value, from, descriptors, request.operation);
+    taken = fabric_.send_tagged(peer_, request.receive.value, from, descriptors, request.operation);
   }
   if (!taken) return false;
   if (writes_ && request.posted == 0) unwritten_.push_back(key_of(request.tag, request.index));
@@ -387,8 +387,9 @@ bool Sender::post_piece(SendRequest& request) {
 }
 
 bool Sender::tells_itself(const SendRequest& request, std::size_t piece_bytes) const {
-  return writes_ && fabric_.writes_tell() && request.place.ticket != 0 && verify_ != Verify::kAll &&
-         piece_bytes == request.bytes && request.bytes <= kMostBytesOfWord;
+  return writes_ && fabric_.writes_tell() && request.receive.ticket != 0 &&
+         verify_ != Verify::kAll && piece_bytes == request.bytes &&
+         request.bytes <= kMostBytesOfWord;
 }
 
 void Sender::set_told(SendRequest& request) {
@@ -454,7 +455,7 @@ void Sender::judge(SendRequest& request) {
   }
 }
 
-void Sender::check_hope(const SendRequest& request) {
+void Sender::fail_if_peer_ended(const SendRequest& request) {
   throw_if_failed();
   if (!closed_) return;
   const bool begun = request.operation.under_way || request.posted > 0;
@@ -537,19 +538,20 @@ void Sender::handle(const Header& header, std::span<const std::byte> payload) {
     return fail(Errc::kPeerLost, fmt::format("a message of type {} came to a sender",
                                              static_cast<std::uint32_t>(header.type)));
   }
-  Place place{header.bytes, header.value, header.key, 0};
-  if (header.type == Type::kGrant) return take_place(header.tag, header.index, place);
+  PostedReceive receive{header.bytes, header.value, header.key, 0};
+  if (header.type == Type::kGrant) return take_receive(header.tag, header.index, receive);
   const std::uint32_t first_ticket = header.credits;
-  for (std::uint32_t i = 0; i < places_of(payload.size()); ++i) {
+  for (std::uint32_t i = 0; i < announced_in(payload.size()); ++i) {
     if (i > 0) {
-      std::memcpy(&place.value, payload.data() + (i - 1) * sizeof place.value, sizeof place.value);
+      std::memcpy(&receive.value, payload.data() + (i - 1) * sizeof receive.value,
+                  sizeof receive.value);
     }
-    place.ticket = first_ticket == 0 ? 0 : first_ticket + i;
-    take_place(header.tag, header.index + i, place);
+    receive.ticket = first_ticket == 0 ? 0 : first_ticket + i;
+    take_receive(header.tag, header.index + i, receive);
   }
 }
 
-void Sender::take_place(std::uint32_t tag, std::uint32_t index, const Place& place) {
+void Sender::take_receive(std::uint32_t tag, std::uint32_t index, const PostedReceive& receive) {
   if (failed()) return;
   const auto waiting = std::find_if(
       waiting_.begin(), waiting_.end(),
@@ -557,16 +559,16 @@ void Sender::take_place(std::uint32_t tag, std::uint32_t index, const Place& pla
   if (waiting != waiting_.end()) {
     SendRequest& request = **waiting;
     waiting_.erase(waiting);
-    return placed(request, place);
+    return match(request, receive);
   }
-  // Of messages that were small it is of no use.
+  // A message that was small has been sent already: it needs no announcement.
   const auto next = next_.find(tag);
   const std::uint32_t sent = next == next_.end() ? 0 : next->second;
   if (static_cast<std::int32_t>(index - sent) < 0) return;
-  if (places_.size() > kMaxRequests * kMaxGroup) {
+  if (announced_.size() > kMaxRequests * kMaxGroup) {
     return fail(Errc::kPeerLost, "the receiver announced more receives than it may have");
   }
-  places_.emplace(key_of(tag, index), place);
+  announced_.emplace(key_of(tag, index), receive);
 }
 
 std::string Sender::describe() const {

@@ -43,9 +43,9 @@ class Sender final : public SendConnection, private Connection {
 
  private:
   friend class SendRequest;
-  struct Place {  // where a message goes
+  struct PostedReceive {  // of the peer
     std::uint64_t bytes;
-    std::uint64_t value;
+    std::uint64_t value;  // the buffer's address, or the tag to send with
     std::uint64_t key;
     std::uint32_t ticket;  // for the word of a write; 0: none
   };
@@ -66,10 +66,10 @@ class Sender final : public SendConnection, private Connection {
   /// Index of the tag's next message.
   std::uint32_t& next_of(std::uint32_t tag);
   void start_large(SendRequest& request) RW_REQUIRES(fabric_.mutex);
-  /// A place was announced or granted.
-  void take_place(std::uint32_t tag, std::uint32_t index, const Place& place)
+  /// A receive was announced or granted.
+  void take_receive(std::uint32_t tag, std::uint32_t index, const PostedReceive& receive)
       RW_REQUIRES(fabric_.mutex);
-  void placed(SendRequest& request, const Place& place) RW_REQUIRES(fabric_.mutex);
+  void match(SendRequest& request, const PostedReceive& receive) RW_REQUIRES(fabric_.mutex);
   /// @return whether the provider took the next piece, or there is none
   bool post_piece(SendRequest& request) RW_REQUIRES(fabric_.mutex);
   void copy_ended(const std::string& error) RW_NO_THREAD_ANALYSIS;
@@ -82,7 +82,7 @@ class Sender final : public SendConnection, private Connection {
   /// 0 unless VERIFY=all.
   [[nodiscard]] std::uint64_t checksum_of(const SendRequest& request) const;
   void abandon(SendRequest& request) RW_REQUIRES(fabric_.mutex);
-  void check_hope(const SendRequest& request) RW_REQUIRES(fabric_.mutex);
+  void fail_if_peer_ended(const SendRequest& request) RW_REQUIRES(fabric_.mutex);
 
   void handle(const Header& header,
               std::span<const std::byte> payload) override RW_NO_THREAD_ANALYSIS;
@@ -113,9 +113,9 @@ class Sender final : public SendConnection, private Connection {
   std::unordered_map<std::uint32_t, std::uint32_t> next_;  // index of each tag's next message
   std::uint32_t* last_next_ = nullptr;                     // the last one asked for, of last_tag_
   std::uint32_t last_tag_ = 0;
-  std::unordered_map<std::uint64_t, Place> places_;  // announced, for messages to come
-  std::vector<SendRequest*> waiting_;                // for their places
-  std::deque<SendRequest*> to_post_;                 // placed, not yet given to the provider
+  std::unordered_map<std::uint64_t, PostedReceive> announced_;  // for messages to come
+  std::vector<SendRequest*> waiting_;                           // for their receives
+  std::deque<SendRequest*> to_post_;  // matched, not yet given to the provider
   std::vector<std::byte> pattern_;
   std::vector<std::unique_ptr<SendRequest>> trials_;
 };

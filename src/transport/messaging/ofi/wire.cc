@@ -16,7 +16,7 @@ std::optional<Header> decode(const std::byte* data, std::size_t bytes) {
   const std::size_t payload = bytes - kHeaderBytes;
   if (header.bytes > kMaxMessageBytes) return std::nullopt;
   if (header.type == Type::kAnnounce) {
-    if (payload % sizeof(std::uint64_t) != 0 || places_of(payload) > kMostPlaces) {
+    if (payload % sizeof(std::uint64_t) != 0 || announced_in(payload) > kMostAnnounced) {
       return std::nullopt;
     }
     return header;

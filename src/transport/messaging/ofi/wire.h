@@ -22,11 +22,11 @@ enum class Type : std::uint32_t {
 /// Message `index` of `tag` is the one that meets the receive with the same two: each end counts.
 struct Header {
   std::uint32_t to = 0;     ///< number of the connection at the end that it comes to
-  std::uint32_t proof = 0;  ///< that end's; whoever does not know it is no peer
+  std::uint32_t proof = 0;  ///< that end's secret, which only its peer knows
   Type type{};
   std::uint32_t tag = 0;
   std::uint32_t index = 0;
-  /// To the sender: eager credits given back. kAnnounce: the first place's ticket, or 0.
+  /// To the sender: eager credits given back. kAnnounce: the first receive's ticket, or 0.
   std::uint32_t credits = 0;
   std::uint64_t bytes = 0;  ///< of the message; kAnnounce: room for it
   std::uint64_t value = 0;  ///< kEager, kDone: checksum or 0; kAnnounce: address; kGrant: tag
@@ -43,19 +43,19 @@ inline constexpr std::uint64_t kEagerCredits = 4096;
 constexpr std::uint64_t credits_of(std::uint64_t message_bytes) { return 1 + message_bytes / 512; }
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 40;
 
-/// A kAnnounce may be of several places with the same tag, room and key, whose indexes and tickets
-/// follow each other. The addresses of all but the first are its payload. So many of them are still
-/// injected by a provider that injects 128 bytes, with its own header.
-inline constexpr std::size_t kMostPlaces = 8;
-/// The places of a kAnnounce with so much payload.
-constexpr std::size_t places_of(std::size_t payload_bytes) {
+/// A kAnnounce may be of several receives with the same tag, room and key, whose indexes and
+/// tickets follow each other. The addresses of all but the first are its payload. A provider that
+/// injects 128 bytes, its own header included, still injects an announcement of so many.
+inline constexpr std::size_t kMostAnnounced = 8;
+/// The receives of a kAnnounce with so much payload.
+constexpr std::size_t announced_in(std::size_t payload_bytes) {
   return 1 + payload_bytes / sizeof(std::uint64_t);
 }
 
 /// The longest message of which a write can tell.
 inline constexpr std::uint64_t kMostBytesOfWord = 0xffff'ffff;
 /// What a write carries to the receiver beside its bytes, where the provider can: which of the
-/// announced places was written, and how many bytes. It stands for a kDone.
+/// announced receives was written, and how many bytes. It stands for a kDone.
 constexpr std::uint64_t word_of(std::uint32_t ticket, std::uint64_t bytes) {
   return std::uint64_t{ticket} << 32 | bytes;
 }

@@ -23,7 +23,7 @@ constexpr auto kLookTime = std::chrono::milliseconds(1);
 // Polls without progress after which nothing is left in shared memory.
 constexpr unsigned kIdlePolls = 4;
 // The longest time that messages of a peer that was closed, or died, are in flight on a network.
-constexpr auto kOnItsWay = std::chrono::seconds(1);
+constexpr auto kInFlightTime = std::chrono::seconds(1);
 
 constexpr std::uint32_t kHelloVersion = 1;
 
@@ -195,7 +195,7 @@ void Connection::look_at_side() {
 
 bool Connection::drained() const {
   if (!closed_ || idle_since_closed_ < kIdlePolls) return false;
-  return shares_memory_ || Clock::now() - last_progress_ > kOnItsWay;
+  return shares_memory_ || Clock::now() - last_progress_ > kInFlightTime;
 }
 
 void Connection::drive() {

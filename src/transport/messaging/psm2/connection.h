@@ -9,22 +9,23 @@
 //   word 2   32 more random bits of the receiving end's, exclusive-or the message's length, or with
 //            VERIFY=all 32 bits of its checksum
 //
-// a receive matches words 0 and 1, from any source, and judges word 2 when the message has come: of
-// a long message that is too long libpsm2 does not tell the length. (The public plugin for NCCL
-// over PSM2 matches a counter of the receiving process from any source, 64 bits: a stray sender
-// that has the same value is taken for the peer.) Nothing is sent for a receive, so a message takes
-// as long as libpsm2 takes. With VERIFY=all receives are posted only when their message has come.
+// a receive matches words 0 and 1, from any source, and checks word 2 when the message has come,
+// since libpsm2 does not report the length of a message that is too long. (The public plugin for
+// NCCL over PSM2 matches a counter of the receiving process from any source, 64 bits: a stray
+// sender that has the same value is taken for the peer.) Nothing is sent for a receive, so a
+// message takes as long as libpsm2 takes. With VERIFY=all receives are posted only when their
+// message has come.
 //
 // Flow control: endpoint.h says why. Small messages count as under way until a probe that was sent
 // behind them, an empty synchronous message, has been met; long ones, which wait in the sender for
 // their receive (libpsm2's rendezvous), until they have ended.
 //
-// A side channel beside each connection (side_channel.h) carries ids and reasons, and tells by its
-// end of a peer that died, of which libpsm2 tells nothing.
+// A side channel beside each connection (side_channel.h) carries ids and reasons. When it closes,
+// the peer has died, which libpsm2 does not report.
 //
-// Giving up: an end that is given up with messages under way waits until its memory is left alone:
+// Giving up: an end that is destroyed with messages under way waits until its memory is not used:
 // a receive is withdrawn from libpsm2; a long send, which libpsm2 cannot withdraw, waits for the
-// peer's word that it takes no more messages, or for its end. If nothing comes within kPatience,
+// peer to say that it takes no more messages, or to end. If nothing comes within kPatience,
 // the endpoint is no longer used, and all of its connections end.
 #pragma once
 
@@ -76,8 +77,8 @@ class MemoryOfKind final : public Registration {
 /// libpsm2's flags for a message in this memory.
 std::uint32_t flags_of(const Registration* registration);
 
-/// Threads: those of the connection, and whoever drives the endpoint: all but the constructor with
-/// its mutex held.
+/// Threads: those of the connection, and those that drive the endpoint. All functions but the
+/// constructor are called with its mutex held.
 class Connection : public Member {
  public:
   Connection(Lease lease, SideChannel side, std::string peer, Verify verify, tcp::Linger& linger,
@@ -100,7 +101,7 @@ class Connection : public Member {
   void leave() RW_REQUIRES(port_.mutex);
   /// Progress, of the endpoint and of this end.
   void drive() RW_REQUIRES(port_.mutex);
-  /// Drives until `done` or for as long as there is hope.
+  /// Drives until `done`, at most for kPatience (less once the peer has ended).
   /// @return whether it was done
   template <typename Done>
   bool drive_until(Done done) RW_REQUIRES(port_.mutex);

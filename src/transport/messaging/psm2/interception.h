@@ -1,6 +1,6 @@
 // Replacing a function that a loaded library imports by one of ours.
 //
-// libpsm2 ends the process when copying from a peer that has just died fails, and counts adapters
+// libpsm2 ends the process when a copy from a peer that has just died fails, and counts adapters
 // by stat() of files in /dev. Both are calls through its table of imported functions (the global
 // offset table of ELF, System V ABI AMD64 supplement, "Global Offset Table"), of which the entry is
 // replaced. Calls of other libraries do not change.

@@ -56,7 +56,7 @@ class Receiver final : public ReceiveConnection, private Connection {
   void look_at(Posted& posted) RW_REQUIRES(port_.mutex);
   void judge_trials() RW_REQUIRES(port_.mutex);
   void attend_probe() RW_REQUIRES(port_.mutex);
-  /// Withdraws what libpsm2 lets go of. @return whether that is all
+  /// Cancels the receives that libpsm2 gives back. @return whether those were all
   bool withdraw_all() RW_REQUIRES(port_.mutex);
   void tell_stopped() RW_REQUIRES(port_.mutex);
   /// The sender has ended, and nothing of its is to come any more.

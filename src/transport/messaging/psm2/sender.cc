@@ -22,8 +22,8 @@ constexpr std::size_t kPacketBytes = 32;
 
 class SendRequest final : public Request {
  public:
-  SendRequest(Sender& sender, std::size_t message_bytes, unsigned places)
-      : bytes(message_bytes), units(places), sender_(sender), sizes_{message_bytes} {}
+  SendRequest(Sender& sender, std::size_t message_bytes, unsigned queue_units)
+      : bytes(message_bytes), units(queue_units), sender_(sender), sizes_{message_bytes} {}
   ~SendRequest() override RW_NO_THREAD_ANALYSIS {
     if (finished.load(std::memory_order_acquire)) return;
     const Spin lock(sender_.port_.mutex);
@@ -43,7 +43,7 @@ class SendRequest final : public Request {
       sender_.look_at(*this);
     }
     if (finished) return bytes;
-    sender_.check_hope();
+    sender_.fail_if_peer_ended();
     return std::nullopt;
   }
   [[nodiscard]] bool at_hand() const override { return finished; }
@@ -199,7 +199,7 @@ void Sender::look_at(SendRequest& request) {
   request.finished.store(true, std::memory_order_release);
 }
 
-void Sender::check_hope() {
+void Sender::fail_if_peer_ended() {
   throw_if_failed();
   if (!drained()) return;
   fail(Errc::kPeerLost, peer_gone() ? side_.reason() : "the receiver was closed");

@@ -42,7 +42,7 @@ class Sender final : public SendConnection, private Connection {
   void probe() RW_REQUIRES(port_.mutex);
   void look_at(SendRequest& request) RW_REQUIRES(port_.mutex);
   void abandon(SendRequest& request) RW_REQUIRES(port_.mutex);
-  void check_hope() RW_REQUIRES(port_.mutex);
+  void fail_if_peer_ended() RW_REQUIRES(port_.mutex);
   bool reached() RW_REQUIRES(port_.mutex);
   void begin_trials() RW_REQUIRES(port_.mutex);
 

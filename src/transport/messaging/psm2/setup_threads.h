@@ -1,8 +1,8 @@
 // Two threads that help endpoints while connections are being made.
 //
-// psm2_ep_connect() waits until the peer's process has made progress on its endpoint, and neither
-// may the caller wait nor can the peer's user be relied on to call. So one thread connects, and
-// another polls the endpoints that are being connected to. They sleep while there is nothing to do.
+// psm2_ep_connect() waits until the peer's process has made progress on its endpoint. But the
+// caller must not wait, and the peer's user may not call. So one thread connects, and another polls
+// the endpoints that are being connected to. They sleep while there is nothing to do.
 #pragma once
 
 #include <memory>

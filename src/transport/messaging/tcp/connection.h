@@ -2,7 +2,7 @@
 //
 // Small messages (up to kEagerBytes) are sent at once and cost one system call, as many as
 // kEagerCredits permit before their receives are posted. Until a receive is posted they stay in the
-// stream and the socket; the receiver holds those that another receive's message is behind. A
+// stream and the socket; the receiver holds those that arrive before a message it waits for. A
 // larger message waits in the sender until the receiver has room for it, so nothing is ever
 // buffered without bound and no message blocks another of a different tag:
 //

@@ -3,11 +3,11 @@
 // One device per network interface (SOCKET_IFNAME). A connection is TCP_STREAMS sockets; how
 // messages travel over them is described in connection.h. Memory: host.
 //
-// Safety. A handle carries an address and two random 128-bit secrets. Whoever connects sends the
-// first secret before anything else is read from it; the listener answers with the second before
-// anything is sent to it. Strangers are hung up on at their first wrong byte; those who say nothing
-// are bounded in number and time, and never delay a peer that proves itself.
-// The secrets do not hide the data: the network itself is trusted not to be listened to.
+// Safety. A handle carries an address and two random 128-bit secrets. The connecting side sends the
+// first secret, and the listener reads nothing else before; the listener answers with the second,
+// and nothing else is sent to it before. A connection is closed at its first wrong byte. Silent
+// ones are bounded in number and time, and never delay a peer that proves itself. The secrets do
+// not hide the data: the network itself is trusted not to be listened to.
 #pragma once
 
 #include <memory>

@@ -47,7 +47,7 @@ struct StreamShape {
     mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebU;
     return mixed ^ mixed >> 31;
   }
-  /// Each word tells the message and its place.
+  /// Each word tells the message and its offset.
   void fill(std::vector<std::byte>& memory, std::uint64_t number, std::size_t bytes) const {
     std::uint64_t word = mix(number ^ 0x5555);
     std::byte* const data = memory.data();

@@ -19,7 +19,7 @@ namespace ropewalk::transport::rails::testing {
 
 class TwoHosts {
  public:
-  /// MB/s of each pair, both ways; 0: as fast as it is.
+  /// MB/s of each pair, in both directions; 0: as fast as it is.
   explicit TwoHosts(const std::vector<int>& rates) : tag_(std::to_string(getpid())) {
     names_ = {"rwr" + tag_ + "a", "rwr" + tag_ + "b", "rwr" + tag_ + "s"};
     ready_ = geteuid() == 0;

@@ -108,7 +108,7 @@ class CudaIpcDriver final : public Driver {
     }
   }
   [[nodiscard]] std::string name() const override { return "cuda_ipc"; }
-  // One for each GPU, so that whoever divides work among devices uses all; any serves any GPU.
+  // One for each GPU, so that callers that divide work among devices use all; any serves any GPU.
   [[nodiscard]] int num_devices() const override {
     return shared_ ? std::max(1, shared_->gpus.count()) : 1;
   }

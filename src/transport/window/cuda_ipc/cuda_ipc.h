@@ -12,12 +12,13 @@
 //                the receiver (or its CPU) reads it; both pin the ring. Also where memory cannot
 //                be opened: no peer access, or an allocation that cannot be handed over
 //
-// Each way is tried with a pattern when it is first needed, from a GPU's memory of the same kind,
-// and compared at the CPU. What fails is named in the log and, if it was a pull, staged instead.
+// Each method is tried with a pattern when it is first needed, from a GPU's memory of the same
+// kind, and compared at the CPU. What fails is named in the log and, if it was a pull, staged
+// instead.
 //
-// What messages need of pinned memory, streams and patterns is taken when memory is registered:
-// later, kernels may be waiting for those messages, and taking it may wait for kernels. For the
-// same reason a thread of its own (worker.h) opens what a sender offers, and closes it when the
+// Pinned memory, streams and patterns are allocated when memory is registered. Allocating them
+// later could deadlock: an allocation may wait for kernels, which may wait for the messages. For
+// the same reason a separate thread (worker.h) opens what a sender offers, and closes it when the
 // sender ends the registration (at the receiver's next call) or leaves.
 //
 // CUDA's library is opened at run time (cuda_api.h). Without it this is a driver of host memory.

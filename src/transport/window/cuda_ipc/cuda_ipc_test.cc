@@ -313,7 +313,7 @@ struct Fault {
 
 class Replaced : public CudaIpc, public ::testing::WithParamInterface<Fault> {};
 
-// Pulling fails in different ways; messages still arrive.
+// Pulling fails at different points; messages still arrive.
 TEST_P(Replaced, ByStaging) {
   for (const char* verify : {"connect", "all"}) {
     open({{"VERIFY", verify}});

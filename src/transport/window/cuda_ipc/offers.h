@@ -28,7 +28,7 @@ enum class Answer : std::uint32_t {
   kTakesDeviceMemory = 1,  ///< it opens memory when its offer arrives
   kOpened = 2,             ///< the memory offered under a key is open, or cannot be opened
 };
-/// Never waits: an answer for which there is no room is lost, and whoever waited for it goes on.
+/// Never waits: an answer for which there is no room is lost, and the wait for it times out.
 void send_answer(int socket, Answer answer, std::uint64_t key = 0);
 
 /// The sending end's. Threads: offer() by one at a time, the others by any. Only await() waits.

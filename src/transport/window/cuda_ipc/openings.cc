@@ -13,7 +13,7 @@
 namespace ropewalk::transport::window {
 namespace {
 
-// Opening takes milliseconds. Where it waits for a kernel, waiting for it is of no use.
+// Opening takes milliseconds, unless it waits for a kernel: then a longer wait does not help.
 constexpr std::chrono::seconds kOpeningPatience{2};
 constexpr std::chrono::microseconds kPause{50};
 

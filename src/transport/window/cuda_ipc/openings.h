@@ -1,9 +1,10 @@
 // What the other end of a connection offered, and what of it is open here.
 //
-// Memory is opened when it is offered, not when a message first needs it: to open may wait until a
+// Memory is opened when it is offered, not when a message first needs it: opening may wait until a
 // GPU's kernels are done, and a kernel may be waiting for that very message. So the receiving end
-// says that it takes device memory, reads offers as they come, and answers each when it is open;
-// and whichever end registers memory last waits for that. A message finds its memory open.
+// says that it takes device memory, reads offers as they come, and answers each when it is open.
+// The end that registers memory last waits for this answer, so that a message finds its memory
+// open.
 #pragma once
 
 #include <cstdint>

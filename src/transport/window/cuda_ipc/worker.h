@@ -1,5 +1,5 @@
-// A thread for errands that may take long: opening and closing other processes' device memory, and
-// for sockets on which that is asked for.
+// A thread for tasks that may take long: opening and closing other processes' device memory. It
+// also watches the sockets on which these are requested.
 //
 // Closing may wait until the GPU's kernels are done, and a kernel may be waiting for the very
 // thread that drives the connection; so that thread must not do it.

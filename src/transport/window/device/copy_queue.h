@@ -21,11 +21,10 @@ namespace ropewalk::transport::window {
 /// visible to the whole system first unless told otherwise (CUDA Driver API, cuStreamWriteValue64
 /// and CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER). Both the copy engine's writes and the loads of
 /// NCCL's kernels, which are volatile, meet in the GPU's L2 cache. Unlike the writes of a NIC they
-/// do not cross PCIe after their completion was told over it. An event that was reached says the
-/// same.
+/// do not cross PCIe after their completion was reported over it. The same holds after an event.
 ///
 /// The mark is read like any memory: asking the driver (cuEventQuery) takes its locks, and each
-/// poll would stand in the way of threads that launch kernels.
+/// poll would delay threads that launch kernels.
 class CopyQueue {
  public:
   /// `number` picks among the GPU's streams.

@@ -43,12 +43,12 @@ class Gpu {
   /// Whether a stream can write a mark by itself; else events report completion.
   [[nodiscard]] bool writes_marks() const noexcept { return writes_marks_; }
 
-  /// A stream that waits for no other (kCuStreamNonBlocking), and has the highest priority: kernels
-  /// may be waiting for its copies, and a program's copies that wait for those kernels must not
-  /// stand before them in one queue of the GPU. `number` is taken modulo the streams' count.
+  /// A stream that waits for no other (kCuStreamNonBlocking), with the highest priority: kernels
+  /// may be waiting for its copies, which must not queue behind a program's copies that wait for
+  /// those kernels. `number` is taken modulo the streams' count.
   [[nodiscard]] CuStream stream(std::size_t number);
-  /// Runs a copy of each kind, and a mark, on each stream, once. The first of its kind has the
-  /// driver take memory and lay channels, which may wait for kernels; later ones do not.
+  /// Runs a copy of each kind, and a mark, on each stream, once. The first copy of a kind makes the
+  /// driver allocate memory and channels, which may wait for kernels; later ones do not.
   void warm_up();
   /// The same for copies out of another GPU's memory that has just been opened, and that nobody
   /// writes. Waits as fetch().

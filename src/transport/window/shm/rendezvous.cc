@@ -46,10 +46,10 @@ Error lost(std::string_view what) { return Error(Errc::kPeerLost, "shared memory
 
 }  // namespace
 
-Handle encode(const MeetingPlace& location) { return encode_handle(kHandleMagic, location); }
+Handle encode(const ListenerAddress& address) { return encode_handle(kHandleMagic, address); }
 
-std::optional<MeetingPlace> decode_meeting_place(const Handle& handle) {
-  return decode_handle<MeetingPlace>(kHandleMagic, handle);
+std::optional<ListenerAddress> decode_listener_address(const Handle& handle) {
+  return decode_handle<ListenerAddress>(kHandleMagic, handle);
 }
 
 Greeting make_greeting(const Secret& secret, const ProbeAddress& probe) {
@@ -87,9 +87,9 @@ pid_t checked_peer(int socket) {
 }
 
 MeetingPoint::MeetingPoint() : socket_(make_socket()) {
-  fill_random(place_.name);
-  fill_random(place_.secret);
-  const UnixAddress address = address_of(place_.name);
+  fill_random(address_.name);
+  fill_random(address_.secret);
+  const UnixAddress address = address_of(address_.name);
   if (bind(socket_.get(), address.get(), address.bytes) != 0) {
     throw system_error(errno, "bind of a Unix socket for shared memory");
   }
@@ -120,7 +120,7 @@ std::optional<MeetingPoint::Guest> MeetingPoint::accept() {
     try {
       std::optional<Received> received = receive_greeting(entry.socket.get());
       if (!received) return now - entry.since > kGreetingTime;
-      if (same_secret(received->greeting.secret, place_.secret)) {
+      if (same_secret(received->greeting.secret, address_.secret)) {
         found = Guest{std::move(entry.socket), std::move(*received), entry.pid};
       } else {
         log::warn("shared memory: process {} does not know the handle's secret", entry.pid);
@@ -133,9 +133,9 @@ std::optional<MeetingPoint::Guest> MeetingPoint::accept() {
   return found;
 }
 
-FileDescriptor call(const MeetingPlace& location) {
+FileDescriptor call(const ListenerAddress& listener) {
   FileDescriptor made = make_socket();
-  const UnixAddress address = address_of(location.name);
+  const UnixAddress address = address_of(listener.name);
   int result = 0;
   do {
     result = connect(made.get(), address.get(), address.bytes);

@@ -24,12 +24,12 @@ using Secret = std::array<std::byte, 16>;
 inline constexpr std::size_t kMarkBytes = 4;
 
 /// The contents of a handle.
-struct MeetingPlace {
+struct ListenerAddress {
   Name name{};      ///< of the abstract socket
   Secret secret{};  ///< names can be listed by anyone on the host, this cannot
 };
-Handle encode(const MeetingPlace& location);
-std::optional<MeetingPlace> decode_meeting_place(const Handle& handle);
+Handle encode(const ListenerAddress& address);
+std::optional<ListenerAddress> decode_listener_address(const Handle& handle);
 
 /// The first message of each side, with the descriptor of its window. Plain bytes.
 struct Greeting {
@@ -60,7 +60,7 @@ pid_t checked_peer(int socket);
 class MeetingPoint {
  public:
   MeetingPoint();
-  [[nodiscard]] const MeetingPlace& location() const noexcept { return place_; }
+  [[nodiscard]] const ListenerAddress& address() const noexcept { return address_; }
   struct Guest {
     FileDescriptor socket;
     Received received;
@@ -74,13 +74,13 @@ class MeetingPoint {
     pid_t pid;
     std::chrono::steady_clock::time_point since;
   };
-  MeetingPlace place_;
+  ListenerAddress address_;
   FileDescriptor socket_;
   std::vector<Waiting> waiting_;
 };
 
 /// Connects; never waits.
 /// @throws Error kPeerLost
-FileDescriptor call(const MeetingPlace& location);
+FileDescriptor call(const ListenerAddress& listener);
 
 }  // namespace ropewalk::transport::window

@@ -118,8 +118,9 @@ class ShmPath final : public HostPath {
       }
     }
     capabilities_.pull = capabilities_.why_no_pull.empty();
-    // The kernel notices memory that is gone, and may copy at any time: so threads do. A copy by
-    // this process has to be over when the sender lets go, and its caller alone makes it.
+    // The kernel's copies fail safely where memory is gone, so that any thread may make them at any
+    // time. A copy by this process must end before the sender frees the memory: only the calling
+    // thread makes it.
     capabilities_.pull_needs_owner = capabilities_.pull && !by_kernel_;
     if (by_kernel_ && pool != nullptr) {
       pool_ = pool;
@@ -241,7 +242,7 @@ class ShmAcceptor final : public Acceptor {
         backing_(backing),
         single_copy_(single_copy),
         pool_(pool),
-        handle_(encode(point_.location())) {}
+        handle_(encode(point_.address())) {}
   [[nodiscard]] const Handle& handle() const override { return handle_; }
   std::unique_ptr<Path> accept() override {
     std::optional<MeetingPoint::Guest> guest = point_.accept();
@@ -249,7 +250,7 @@ class ShmAcceptor final : public Acceptor {
     SharedMemory window = make_window(sizes_.own, backing_);
     try {
       return std::make_unique<ShmPath>(std::move(*guest), std::move(window),
-                                       point_.location().secret, sizes_.other, single_copy_, pool_);
+                                       point_.address().secret, sizes_.other, single_copy_, pool_);
     } catch (const Error& error) {
       // That peer's connection ends with its socket; other peers are not to suffer.
       log::warn("a connection over shared memory could not be made: {}", error.what());
@@ -294,10 +295,10 @@ class ShmDriver final : public Driver {
     return std::make_unique<ShmAcceptor>(sizes, backing_, single_copy_, pool());
   }
   std::unique_ptr<Path> connect(int /*device*/, const Handle& handle, WindowSizes sizes) override {
-    const std::optional<MeetingPlace> location = decode_meeting_place(handle);
-    if (!location) throw Error(Errc::kInvalidArgument, "shm: not a handle of a shm listener");
-    return std::make_unique<ShmPath>(call(*location), make_window(sizes.own, backing_),
-                                     location->secret, sizes.other);
+    const std::optional<ListenerAddress> address = decode_listener_address(handle);
+    if (!address) throw Error(Errc::kInvalidArgument, "shm: not a handle of a shm listener");
+    return std::make_unique<ShmPath>(call(*address), make_window(sizes.own, backing_),
+                                     address->secret, sizes.other);
   }
 
  private:

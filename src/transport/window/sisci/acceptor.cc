@@ -35,11 +35,11 @@ SisciAcceptor::SisciAcceptor(Context& context, Memory& memory, const PathOptions
     throw Error(Errc::kSystem, "sisci: adapter {}: SCICreateDataInterrupt: {}", options.adapter,
                 library.words(status));
   }
-  place_.adapter = options.adapter;
-  place_.node = options.node;
-  place_.interrupt = number;
-  fill_random(place_.secret);
-  handle_ = encode(place_);
+  address_.adapter = options.adapter;
+  address_.node = options.node;
+  address_.interrupt = number;
+  fill_random(address_.secret);
+  handle_ = encode(address_);
 }
 
 SisciAcceptor::~SisciAcceptor() {
@@ -68,7 +68,7 @@ void SisciAcceptor::take_greetings() {
     if (length != sizeof greeting || !is_greeting(greeting)) {
       log::warn("sisci: {} bytes that came to a listener on adapter {} are not a greeting", length,
                 options_.adapter);
-    } else if (!same_secret(greeting.secret, place_.secret)) {
+    } else if (!same_secret(greeting.secret, address_.secret)) {
       log::warn("sisci: node {} does not know the handle's secret", greeting.node);
       refuse(greeting);
     } else {

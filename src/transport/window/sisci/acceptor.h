@@ -36,7 +36,7 @@ class SisciAcceptor final : public Acceptor {
   const WindowSizes sizes_;
   std::shared_ptr<OpenDescriptor> descriptor_;
   LocalDataInterrupt interrupt_ = nullptr;
-  MeetingPlace place_;
+  ListenerAddress address_;
   Handle handle_{};
   std::vector<Guest> guests_;
 };

@@ -7,7 +7,7 @@
 namespace ropewalk::transport::window::sisci {
 namespace {
 
-// Times of a machine where both ways have a price at the start and a rate.
+// Times of a machine where stores and DMA each have a latency and a rate.
 std::vector<TimedCopies> timed(double stores_start, double stores_per_kib, double transfer_start,
                                double transfer_per_kib) {
   std::vector<TimedCopies> all;

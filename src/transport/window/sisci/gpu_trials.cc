@@ -17,9 +17,9 @@ GpuTrials::GpuTrials(DriverCuda* cuda, Regions& regions)
   fill_random(pattern_);
 }
 
-GpuTrials::Place& GpuTrials::at(std::uint32_t location) {
+GpuTrials::TrialMemory& GpuTrials::at(std::uint32_t location) {
   if (cuda_ == nullptr) throw Error(Errc::kInvalidArgument, "{}", "this end takes no GPU memory");
-  Place& made = places_[location];
+  TrialMemory& made = memories_[location];
   if (made.registration) return made;
   Gpu& gpu = cuda_->gpus.at(ordinal_of(location));
   made.buffer = std::make_unique<DeviceBuffer>(
@@ -41,7 +41,7 @@ const GpuRegistration& GpuTrials::source(std::uint32_t location) {
 
 std::unique_ptr<TrialSlot> GpuTrials::take_slot(std::uint32_t location) {
   const Lock lock(mutex_);
-  Place& from = at(location);
+  TrialMemory& from = at(location);
   if (from.free.empty()) {
     throw Error(Errc::kCuda, "{}", "more connections than there is GPU memory for trials");
   }
@@ -54,14 +54,14 @@ std::unique_ptr<TrialSlot> GpuTrials::take_slot(std::uint32_t location) {
 
 void GpuTrials::give_back(std::uint32_t location, std::size_t offset) {
   const Lock lock(mutex_);
-  places_[location].free.push_back(offset);
+  memories_[location].free.push_back(offset);
 }
 
 TrialSlot::TrialSlot(GpuTrials& owner, std::uint32_t location, std::size_t offset,
                      const GpuRegistration& memory)
-    : owner_(owner), place_(location), offset_(offset), memory_(memory) {}
+    : owner_(owner), location_(location), offset_(offset), memory_(memory) {}
 
-TrialSlot::~TrialSlot() { owner_.give_back(place_, offset_); }
+TrialSlot::~TrialSlot() { owner_.give_back(location_, offset_); }
 
 void* TrialSlot::data() const noexcept {
   return reinterpret_cast<void*>(memory_.memory().data + offset_);  // NOLINT

@@ -32,19 +32,19 @@ class GpuTrials {
 
  private:
   friend class TrialSlot;
-  struct Place {
+  struct TrialMemory {
     std::unique_ptr<DeviceBuffer> buffer;
     std::unique_ptr<Registration> registration;
     std::vector<std::size_t> free;  // offsets of slots
   };
-  Place& at(std::uint32_t location) RW_REQUIRES(mutex_);
+  TrialMemory& at(std::uint32_t location) RW_REQUIRES(mutex_);
   void give_back(std::uint32_t location, std::size_t offset);
 
   DriverCuda* const cuda_;
   Regions& regions_;
   std::vector<std::byte> pattern_;
   Mutex mutex_;
-  std::map<std::uint32_t, Place> places_ RW_GUARDED_BY(mutex_);
+  std::map<std::uint32_t, TrialMemory> memories_ RW_GUARDED_BY(mutex_);
 };
 
 /// GPU memory of one connection for the pattern of its other end. It is given back at its end, and
@@ -66,7 +66,7 @@ class TrialSlot {
 
  private:
   GpuTrials& owner_;
-  const std::uint32_t place_;
+  const std::uint32_t location_;
   const std::size_t offset_;
   const GpuRegistration& memory_;
 };

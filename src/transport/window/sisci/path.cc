@@ -28,7 +28,7 @@ constexpr std::size_t kWindowPieceBytes = 64 << 10;
 constexpr std::uint64_t kTrialTold = 0x747269656421;
 
 // Old releases of NCCL carry 64 bytes, of which the network plugin wants some for itself.
-static_assert(sizeof(HandleOf<MeetingPlace, kHandleMagic.size()>) <= 60);
+static_assert(sizeof(HandleOf<ListenerAddress, kHandleMagic.size()>) <= 60);
 
 std::uint32_t sum_of(Greeting greeting) {
   greeting.checksum = 0;
@@ -46,10 +46,10 @@ constexpr const char* kMemoryCause =
 
 }  // namespace
 
-Handle encode(const MeetingPlace& location) { return encode_handle(kHandleMagic, location); }
+Handle encode(const ListenerAddress& address) { return encode_handle(kHandleMagic, address); }
 
-std::optional<MeetingPlace> decode_meeting_place(const Handle& handle) {
-  return decode_handle<MeetingPlace>(kHandleMagic, handle);
+std::optional<ListenerAddress> decode_listener_address(const Handle& handle) {
+  return decode_handle<ListenerAddress>(kHandleMagic, handle);
 }
 
 Greeting make_greeting(unsigned node, unsigned segment, std::uint64_t nonce, const Secret& secret) {
@@ -68,16 +68,16 @@ bool is_greeting(const Greeting& greeting) {
 }
 
 SisciPath::SisciPath(Context& context, Memory& memory, const PathOptions& options,
-                     const MeetingPlace& location, WindowSizes sizes)
+                     const ListenerAddress& listener, WindowSizes sizes)
     : context_(context),
       memory_(memory),
       options_(options),
       descriptor_(OpenDescriptor::open(context)),
-      peer_node_(location.node),
+      peer_node_(listener.node),
       own_(std::make_unique<OwnWindow>(context, descriptor_, options.adapter, sizes.own)),
       state_(State::kCalling),
       deadline_(Clock::now() + kPathPatience),
-      place_(location),
+      listener_(listener),
       nonce_(random_word()),
       window_bytes_(sizes.other),
       transfer_from_(options.pio_bytes != 0 ? options.pio_bytes : kUsualCrossover),
@@ -111,7 +111,7 @@ SisciPath::SisciPath(Context& context, Memory& memory, const PathOptions& option
     trial_ = std::make_unique<Trial>(memory_.regions, kTimedSizes.back());
     if (trial_->region() != nullptr) trial_segment = trial_->region()->id();
   } else {
-    ways_ = kFromRegistered | kFromPlain;
+    usable_ = kFromRegistered | kFromPlain;
   }
   // The answer: the nonce last, which makes it valid.
   peer_->put_word(kReplyOffset + 8, own_->first_id() | std::uint64_t{trial_segment} << 32);
@@ -195,8 +195,8 @@ bool SisciPath::call() {
   const Library& library = *context_.library;
   RemoteDataInterrupt interrupt = nullptr;
   Status status = Status::kUnset;
-  library->ConnectDataInterrupt(descriptor_->get(), &interrupt, place_.node, options_.adapter,
-                                place_.interrupt, library.flags().infinite_timeout, 0, &status);
+  library->ConnectDataInterrupt(descriptor_->get(), &interrupt, listener_.node, options_.adapter,
+                                listener_.interrupt, library.flags().infinite_timeout, 0, &status);
   // The handle exists, so the interrupt existed: its listener has closed.
   if (status == Status::kNoSuchSegment) {
     throw Error(Errc::kPeerLost, "{}: its listener has closed", to_peer());
@@ -205,7 +205,7 @@ bool SisciPath::call() {
     check_deadline(status, "SCIConnectDataInterrupt");
     return false;
   }
-  Greeting greeting = make_greeting(options_.node, own_->first_id(), nonce_, place_.secret);
+  Greeting greeting = make_greeting(options_.node, own_->first_id(), nonce_, listener_.secret);
   status = Status::kUnset;
   library->TriggerDataInterrupt(interrupt, &greeting, sizeof greeting, 0, &status);
   Status ignored = Status::kUnset;
@@ -245,8 +245,8 @@ void SisciPath::look_at_listener() {
   const Library& library = *context_.library;
   RemoteDataInterrupt interrupt = nullptr;
   Status status = Status::kUnset;
-  library->ConnectDataInterrupt(descriptor_->get(), &interrupt, place_.node, options_.adapter,
-                                place_.interrupt, library.flags().infinite_timeout, 0, &status);
+  library->ConnectDataInterrupt(descriptor_->get(), &interrupt, listener_.node, options_.adapter,
+                                listener_.interrupt, library.flags().infinite_timeout, 0, &status);
   if (status == Status::kOk) {
     deadline_ = now + kPathPatience;
     library->DisconnectDataInterrupt(interrupt, 0, &status);
@@ -313,9 +313,9 @@ bool SisciPath::try_window() {
     trial_ = std::make_unique<Trial>(memory_.regions, times_copies() ? kTimedSizes.back() : 0);
     const std::span<std::byte> page = trial_->page(kFromPlain).first(kScratchBytes);
     fill_pattern(page, trial_seed_, kFromPlain);
-    const PeerWindow::Place location = peer_->location(kScratchOffset);
+    const PeerWindow::Target target = peer_->target_at(kScratchOffset);
     const Status status =
-        copy.queue->start(page.data(), location.segment, location.offset, page.size());
+        copy.queue->start(page.data(), target.segment, target.offset, page.size());
     if (status != Status::kOk) return give_up("cannot start: " + context_.library->words(status));
     copy.posted = true;
     deadline_ = Clock::now() + kPathPatience;
@@ -338,14 +338,15 @@ bool SisciPath::try_window() {
   return true;
 }
 
-// Both ways in turn. What can be started is told, and the other end says what arrived.
+// Writes from registered, then from plain memory. The other end is told which of them ran, and
+// compares what arrived.
 bool SisciPath::try_memory() {
   if (!options_.verify || !use_dma_) {
     trial_.reset();
     if (options_.verify) tell_trial();
     return true;
   }
-  if (trial_way_ == 0) {
+  if (trial_source_ == 0) {
     if (answer_trial_ != 0) {
       Status status = Status::kUnset;
       trial_region_ = RemoteRegion::connect(context_, descriptor_, options_.adapter, peer_node_,
@@ -355,17 +356,17 @@ bool SisciPath::try_memory() {
                   context_.library->words(status));
       }
     }
-    trial_way_ = kFromRegistered;
-    if (!start_memory_trial(trial_way_)) trial_way_ = kFromPlain << 1;
+    trial_source_ = kFromRegistered;
+    if (!start_memory_trial(trial_source_)) trial_source_ = kFromPlain << 1;
   }
-  while (trial_way_ <= kFromPlain) {
+  while (trial_source_ <= kFromPlain) {
     Copy& copy = copies_.front();
     if (copy.posted) {
       const Queue::Progress progress = copy.queue->progress();
       if (progress == Queue::Progress::kRunning && Clock::now() < deadline_) return false;
       copy.posted = false;
       if (progress == Queue::Progress::kDone) {
-        tried_ |= trial_way_;
+        tried_ |= trial_source_;
       } else {
         context_.warn_once(fmt::format(
             "{}: DMA into its registered memory {}; messages go through its window", to_peer(),
@@ -377,8 +378,8 @@ bool SisciPath::try_memory() {
         break;
       }
     }
-    trial_way_ <<= 1;
-    if (trial_way_ <= kFromPlain) (void)start_memory_trial(trial_way_);
+    trial_source_ <<= 1;
+    if (trial_source_ <= kFromPlain) (void)start_memory_trial(trial_source_);
   }
   time_copies();
   trial_region_.reset();
@@ -388,12 +389,13 @@ bool SisciPath::try_memory() {
 }
 
 // @return whether the region of the other end is there at all
-bool SisciPath::start_memory_trial(unsigned way) {
+bool SisciPath::start_memory_trial(unsigned source) {
   if (!trial_region_) return false;
-  if (way == kFromRegistered && trial_->region() == nullptr) return true;  // not this way
-  const std::span<std::byte> page = trial_->page(way);
-  fill_pattern(page, trial_seed_, way);
-  const Status status = start_from_trial(way, page);
+  if (source == kFromRegistered && trial_->region() == nullptr)
+    return true;  // the other source is left
+  const std::span<std::byte> page = trial_->page(source);
+  fill_pattern(page, trial_seed_, source);
+  const Status status = start_from_trial(source, page);
   if (status != Status::kOk) {
     context_.warn_once(
         fmt::format("{}: DMA into its registered memory cannot start: {}; messages "
@@ -406,11 +408,11 @@ bool SisciPath::start_memory_trial(unsigned way) {
   return true;
 }
 
-// Part of this end's trial, to the same location of the other's.
-Status SisciPath::start_from_trial(unsigned way, std::span<const std::byte> part) {
+// Part of this end's trial, to the same offset of the other's.
+Status SisciPath::start_from_trial(unsigned source, std::span<const std::byte> part) {
   Queue& queue = *copies_.front().queue;
   const std::size_t offset = trial_->offset(part);
-  return way == kFromRegistered
+  return source == kFromRegistered
              ? queue.start(trial_->region()->segment(), offset, trial_region_->get(), offset,
                            part.size())
              : queue.start(part.data(), trial_region_->get(), offset, part.size());
@@ -425,21 +427,21 @@ void SisciPath::tell_trial() {
 }
 
 unsigned SisciPath::judge_trial() {
-  if (ways_) return *ways_;
+  if (usable_) return *usable_;
   if (own_word(kTrialOffset) != kTrialTold) return 0;
   const std::uint64_t seed = own_word(kTrialOffset + 8);
   const auto tried = static_cast<unsigned>(own_word(kTrialOffset + 16));
-  unsigned ways = 0;
+  unsigned usable = 0;
   bool lost = false;
-  for (const unsigned way : {kFromRegistered, kFromPlain}) {
-    if ((tried & way) == 0 || trial_->region() == nullptr) continue;
-    if (is_pattern(trial_->page(way), seed, way)) {
-      ways |= way;
+  for (const unsigned source : {kFromRegistered, kFromPlain}) {
+    if ((tried & source) == 0 || trial_->region() == nullptr) continue;
+    if (is_pattern(trial_->page(source), seed, source)) {
+      usable |= source;
     } else {
       lost = true;
     }
   }
-  if (lost && ways == 0) {
+  if (lost && usable == 0) {
     context_.warn_once(fmt::format(
         "{}: DMA into registered memory of this end reports success but moves no data: {}; "
         "messages go through windows",
@@ -451,11 +453,11 @@ unsigned SisciPath::judge_trial() {
         to_peer(), kMemoryCause));
   }
   log::info(log::kNet, "{}: registered memory is {}written directly{}", to_peer(),
-            ways == 0 ? "not " : "",
-            ways == kFromPlain ? " from memory that is pinned each time" : "");
+            usable == 0 ? "not " : "",
+            usable == kFromPlain ? " from memory that is pinned each time" : "");
   trial_.reset();
-  ways_ = ways;
-  return ways;
+  usable_ = usable;
+  return usable;
 }
 
 // ---- words and copies ----------------------------------------------------------------------
@@ -506,10 +508,10 @@ SisciPath::Copy& SisciPath::copy_of(int queue) {
 void SisciPath::start_write(int queue, std::size_t offset, const void* source, std::size_t bytes) {
   Copy& copy = copy_of(queue);
   copy.direct = false;
-  const PeerWindow::Place location = peer_->location(kHeaderBytes + offset);
-  if (use_dma_ && copy.queue && bytes >= transfer_from_ && bytes <= location.room &&
+  const PeerWindow::Target target = peer_->target_at(kHeaderBytes + offset);
+  if (use_dma_ && copy.queue && bytes >= transfer_from_ && bytes <= target.room &&
       aligned(offset, source, bytes)) {
-    const Status status = copy.queue->start(source, location.segment, location.offset, bytes);
+    const Status status = copy.queue->start(source, target.segment, target.offset, bytes);
     if (status == Status::kOk) {
       copy.posted = true;
       copy.offset = offset;

@@ -9,8 +9,8 @@
 // a working IOMMU, registered memory is not reached. So the connecting end writes a pattern into
 // the other window by DMA and reads it back, and writes patterns into registered memory of the
 // other end, from registered memory and from plain memory, which the other end compares. What
-// failed is not used: stores of the CPU take the place of DMA, the window that of registered
-// memory. The log says so once, with the likely cause.
+// failed is not used: stores of the CPU replace DMA, the window replaces registered memory. The log
+// says so once, with the likely cause.
 //
 // Stores or DMA. Which is faster for how many bytes is timed after the trials, by the connecting
 // end of the first connection over an adapter (setting SISCI_PIO_BYTES). The accepting end names
@@ -18,11 +18,11 @@
 //
 // GPU memory. Where its pages are attached (memory.h), the sending end writes it, and writes from
 // it, as it does registered host memory. Stores and copies into a GPU and into host memory take
-// different ways, so that word of a message could overtake it: after each piece the sending end
-// reads the last bytes back, on the same queue, and that read pushes all writes before it into the
-// GPU (PCI Express's order). The trials are the engine's (DirectWrites), for each pair of host and
-// GPU memory on its own, when a first message wants that way: it must bring a pattern there, and
-// the read must bring it back. All else is staged (gpu_side.h).
+// different paths, so that the notice of a message could overtake its data: after each piece the
+// sending end reads the last bytes back, on the same queue, and that read pushes all writes before
+// it into the GPU (PCI Express's order). The trials are the engine's (DirectWrites), for each pair
+// of host and GPU memory on its own, before its first message: the transfer must bring a pattern
+// there, and the read must bring it back. All else is staged (gpu_side.h).
 #pragma once
 
 #include <array>
@@ -51,14 +51,14 @@ namespace ropewalk::transport::window::sisci {
 using Secret = std::array<std::byte, 16>;
 
 /// The contents of a handle.
-struct MeetingPlace {
+struct ListenerAddress {
   std::uint32_t node = 0;
   std::uint32_t interrupt = 0;
   Secret secret{};
   std::uint32_t adapter = 0;  ///< last, as it is small: `auto` leaves zeros at the end out
 };
-Handle encode(const MeetingPlace& location);
-std::optional<MeetingPlace> decode_meeting_place(const Handle& handle);
+Handle encode(const ListenerAddress& address);
+std::optional<ListenerAddress> decode_listener_address(const Handle& handle);
 
 /// What the connecting end says first, through the data interrupt.
 struct Greeting {
@@ -98,7 +98,7 @@ class SisciPath final : public Path, private DirectWrites {
  public:
   /// The connecting end.
   SisciPath(Context& context, Memory& memory, const PathOptions& options,
-            const MeetingPlace& location, WindowSizes sizes);
+            const ListenerAddress& listener, WindowSizes sizes);
   /// The accepting end, of which the greeting came and `peer` is connected.
   SisciPath(Context& context, Memory& memory, const PathOptions& options,
             std::shared_ptr<OpenDescriptor> descriptor, std::unique_ptr<PeerWindow> peer,
@@ -149,13 +149,13 @@ class SisciPath final : public Path, private DirectWrites {
   bool join();
   bool try_window();
   bool try_memory();
-  bool start_memory_trial(unsigned way);
-  Status start_from_trial(unsigned way, std::span<const std::byte> part);
+  bool start_memory_trial(unsigned source);
+  Status start_from_trial(unsigned source, std::span<const std::byte> part);
   void tell_trial();
   // path_timing.cc: sets transfer_from_ at the connecting end.
   [[nodiscard]] bool times_copies() const;
   void time_copies();
-  double time_transfer(std::size_t bytes, unsigned way);
+  double time_transfer(std::size_t bytes, unsigned source);
   double time_stores(std::size_t window_offset, std::span<const std::byte> source);
   // While the other end has not answered: whether it still listens.
   void look_at_listener();
@@ -195,7 +195,7 @@ class SisciPath final : public Path, private DirectWrites {
                           const Registration* registration, std::size_t bytes);
   std::string try_direct_from(int queue, const Target& target, const void* data,
                               const Registration& registration);
-  unsigned trial_ways(std::uint32_t location);
+  unsigned usable_at(std::uint32_t location);
 
   Context& context_;
   Memory& memory_;
@@ -208,7 +208,7 @@ class SisciPath final : public Path, private DirectWrites {
   State state_ = State::kReady;
   std::chrono::steady_clock::time_point deadline_;
   std::chrono::steady_clock::time_point next_look_;
-  MeetingPlace place_;
+  ListenerAddress listener_;
   std::uint64_t nonce_ = 0;
   std::uint32_t answer_segment_ = 0;
   std::uint32_t answer_trial_ = 0;
@@ -223,9 +223,10 @@ class SisciPath final : public Path, private DirectWrites {
   std::unique_ptr<Trial> trial_;
   std::unique_ptr<RemoteRegion> trial_region_;
   std::uint64_t trial_seed_ = 0;
-  unsigned trial_way_ = 0;  // under way
-  unsigned tried_ = 0;
-  std::optional<unsigned> ways_;       // how the other end may write registered memory, once known
+  unsigned trial_source_ = 0;  // of the write under way
+  unsigned tried_ = 0;         // sources whose write ran
+  std::optional<unsigned>
+      usable_;  // from where the other end may write registered memory, once known
   std::unique_ptr<Trial> host_trial_;  // of host memory, from GPU memory of the other end
   bool disconnected_ = false;
   GpuSide gpu_side_;

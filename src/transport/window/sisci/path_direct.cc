@@ -20,11 +20,13 @@ constexpr std::size_t kMaxReached = 128;
 constexpr auto kTrialTime = std::chrono::seconds(10);
 
 // A target's region: a segment id, and above it the methods to write it.
-constexpr unsigned kWayShift = 32;
+constexpr unsigned kUsableShift = 32;
 std::uint32_t id_of(const Target& target) { return static_cast<std::uint32_t>(target.region); }
-unsigned ways_of(const Target& target) { return static_cast<unsigned>(target.region >> kWayShift); }
-Target make_target(const Region& region, unsigned ways, std::size_t offset) {
-  return {region.id() | std::uint64_t{ways} << kWayShift, offset};
+unsigned usable_of(const Target& target) {
+  return static_cast<unsigned>(target.region >> kUsableShift);
+}
+Target make_target(const Region& region, unsigned usable, std::size_t offset) {
+  return {region.id() | std::uint64_t{usable} << kUsableShift, offset};
 }
 
 const SisciRegistration* ours(const Registration* registration) {
@@ -47,12 +49,12 @@ constexpr const char* kGpuCause =
 
 std::size_t SisciPath::direct_piece_bytes() const { return kDirectPieceBytes; }
 
-// Of a location of this end, once the trials of host memory are judged: before, GPU memory may be
-// written from GPU memory alone, and host memory not at all.
-unsigned SisciPath::trial_ways(std::uint32_t location) {
-  const unsigned ways = judge_trial();
-  if (location != 0) return ways | kFromGpu | kIntoGpu;
-  return ways == 0 ? 0 : ways | kFromGpu;
+// From where memory at a location of this end may be written. Before the trials of host memory are
+// judged, GPU memory may be written from GPU memory alone, and host memory not at all.
+unsigned SisciPath::usable_at(std::uint32_t location) {
+  const unsigned usable = judge_trial();
+  if (location != 0) return usable | kFromGpu | kIntoGpu;
+  return usable == 0 ? 0 : usable | kFromGpu;
 }
 
 Target SisciPath::target_of(const void* data, std::size_t bytes, const Registration& registration) {
@@ -61,9 +63,9 @@ Target SisciPath::target_of(const void* data, std::size_t bytes, const Registrat
       !mine->region()->holds(data, bytes)) {
     return {};
   }
-  const unsigned ways = trial_ways(on_gpu(&registration) ? 1 : 0);
-  if (ways == 0) return {};
-  return make_target(*mine->region(), ways, mine->region()->offset(data));
+  const unsigned usable = usable_at(on_gpu(&registration) ? 1 : 0);
+  if (usable == 0) return {};
+  return make_target(*mine->region(), usable, mine->region()->offset(data));
 }
 
 std::shared_ptr<const RemoteRegion> SisciPath::reached(std::uint32_t id) {
@@ -96,21 +98,21 @@ bool SisciPath::reach(const Target& target, const void* source, std::size_t byte
     return false;
   }
   const SisciRegistration* const mine = ours(registration);
-  const unsigned ways = ways_of(target);
+  const unsigned usable = usable_of(target);
   if (on_gpu(registration)) {
-    if ((ways & kFromGpu) == 0 || mine == nullptr || !mine->region() || mine->region()->revoked() ||
-        !mine->region()->holds(source, bytes)) {
+    if ((usable & kFromGpu) == 0 || mine == nullptr || !mine->region() ||
+        mine->region()->revoked() || !mine->region()->holds(source, bytes)) {
       return false;
     }
   } else {
-    const bool registered = mine != nullptr && mine->region() && (ways & kFromRegistered) != 0;
+    const bool registered = mine != nullptr && mine->region() && (usable & kFromRegistered) != 0;
     // GPU memory is written as it was tried: from registered memory where that works.
     const bool plain =
-        (ways & kFromPlain) != 0 && ((ways & kIntoGpu) == 0 || (ways & kFromRegistered) == 0);
+        (usable & kFromPlain) != 0 && ((usable & kIntoGpu) == 0 || (usable & kFromRegistered) == 0);
     if (!registered && !plain) return false;
   }
   if (!aligned(static_cast<std::size_t>(target.offset), source, bytes)) return false;
-  if ((ways & kIntoGpu) != 0 && options_.alignment > kReadBackLine) return false;
+  if ((usable & kIntoGpu) != 0 && options_.alignment > kReadBackLine) return false;
   return reached(id_of(target)) != nullptr;
 }
 
@@ -132,7 +134,7 @@ std::string SisciPath::post_direct(int queue, const Target& target, const void* 
   const SisciRegistration* const mine = ours(registration);
   const bool registered = mine != nullptr && mine->region() &&
                           mine->region()->holds(source, bytes) &&
-                          (on_gpu(registration) || (ways_of(target) & kFromRegistered) != 0);
+                          (on_gpu(registration) || (usable_of(target) & kFromRegistered) != 0);
   const auto offset = static_cast<std::size_t>(target.offset);
   const Status status =
       registered ? copy.queue->start(mine->region()->segment(), mine->region()->offset(source),
@@ -141,7 +143,7 @@ std::string SisciPath::post_direct(int queue, const Target& target, const void* 
   if (status != Status::kOk) return context_.library->words(status);
   copy.posted = true;
   copy.direct = true;
-  if ((ways_of(target) & kIntoGpu) != 0) {
+  if ((usable_of(target) & kIntoGpu) != 0) {
     copy.read_back = std::move(region);
     copy.read_back_bytes = std::min(bytes, read_back_bytes());
     copy.read_back_offset = offset + bytes - copy.read_back_bytes;
@@ -182,19 +184,19 @@ void SisciPath::revoke(Registration& registration) {
 
 Target SisciPath::trial_target(std::uint64_t locations) {
   const auto location = static_cast<std::uint32_t>(locations);
-  const unsigned ways = trial_ways(location);
+  const unsigned usable = usable_at(location);
   try {
     if (location != 0) {
       TrialSlot& slot = gpu_side_.slot(location);
       const Region* const region = slot.memory().region().get();
       if (region == nullptr || !region->holds(slot.data(), kPatternBytes)) return {};
       slot.clear();
-      return make_target(*region, ways, region->offset(slot.data()));
+      return make_target(*region, usable, region->offset(slot.data()));
     }
-    if (ways == 0) return {};
+    if (usable == 0) return {};
     host_trial_ = std::make_unique<Trial>(memory_.regions);
     if (host_trial_->region() == nullptr) return {};
-    return make_target(*host_trial_->region(), ways, 0);
+    return make_target(*host_trial_->region(), usable, 0);
   } catch (const Error& error) {
     log::info(log::kNet, "{}: no memory for a trial: {}", to_peer(), error.what());
     return {};
@@ -240,7 +242,7 @@ std::string SisciPath::try_direct_from(int queue, const Target& target, const vo
     std::this_thread::yield();
   }
   const std::size_t tail = read_back_bytes();
-  if ((ways_of(target) & kIntoGpu) != 0 &&
+  if ((usable_of(target) & kIntoGpu) != 0 &&
       std::memcmp(line, pattern.data() + pattern.size() - tail, tail) != 0) {
     return "transfers report success, but a pattern cannot be read back";
   }
@@ -256,13 +258,13 @@ void SisciPath::fetch_trial(std::uint64_t locations, std::span<std::byte> seen) 
 }
 
 void SisciPath::tried(std::uint64_t locations, const std::string& why_not) {
-  const std::string way =
+  const std::string copies =
       fmt::format("{}: DMA from {} into {}", to_peer(), memory_of(locations >> 32),
                   memory_of(static_cast<std::uint32_t>(locations)));
   if (why_not.empty()) {
-    log::info(log::kNet, "{} is used", way);
+    log::info(log::kNet, "{} is used", copies);
   } else {
-    context_.warn_once(fmt::format("{}: {}: {}; messages are staged through host memory", way,
+    context_.warn_once(fmt::format("{}: {}: {}; messages are staged through host memory", copies,
                                    why_not, kGpuCause));
   }
 }

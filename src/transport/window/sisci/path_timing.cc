@@ -30,9 +30,9 @@ bool SisciPath::times_copies() const { return options_.pio_bytes == 0 && memory_
 void SisciPath::time_copies() {
   if (options_.pio_bytes == 0 && memory_.crossover != 0) transfer_from_ = memory_.crossover;
   if (!times_copies() || !use_dma_) return;
-  const unsigned way = (tried_ & kFromRegistered) != 0 ? kFromRegistered : kFromPlain;
+  const unsigned source = (tried_ & kFromRegistered) != 0 ? kFromRegistered : kFromPlain;
   const std::size_t most = kTimedSizes.back();
-  if ((tried_ & way) == 0 || !trial_region_ || trial_->timed().size() < most ||
+  if ((tried_ & source) == 0 || !trial_region_ || trial_->timed().size() < most ||
       trial_region_->bytes() < Trial::kTimedOffset + most ||
       window_bytes_ < kWindowBytes + kRounds * 2 * most) {
     return;
@@ -52,7 +52,7 @@ void SisciPath::time_copies() {
       window_offset -= bytes;
       one.stores_us =
           std::min(one.stores_us, time_stores(window_offset, trial_->timed().first(bytes)));
-      one.transfer_us = std::min(one.transfer_us, time_transfer(bytes, way));
+      one.transfer_us = std::min(one.transfer_us, time_transfer(bytes, source));
     }
     if (one.transfer_us == kNever) return;  // the trials or the first messages say what is wrong
     timed.push_back(one);
@@ -73,11 +73,11 @@ double SisciPath::time_stores(std::size_t window_offset, std::span<const std::by
   return 2 * microseconds_since(begin);
 }
 
-double SisciPath::time_transfer(std::size_t bytes, unsigned way) {
+double SisciPath::time_transfer(std::size_t bytes, unsigned source) {
   Copy& copy = copies_.front();
   if (!copy.queue) return kNever;
   const Clock::time_point begin = Clock::now();
-  if (start_from_trial(way, trial_->timed().first(bytes)) != Status::kOk) return kNever;
+  if (start_from_trial(source, trial_->timed().first(bytes)) != Status::kOk) return kNever;
   Queue::Progress progress = copy.queue->progress();
   while (progress == Queue::Progress::kRunning && Clock::now() - begin < kLongestTiming) {
     progress = copy.queue->progress();

@@ -326,7 +326,7 @@ PeerWindow::~PeerWindow() {
   }
 }
 
-PeerWindow::Place PeerWindow::location(std::size_t offset) const {
+PeerWindow::Target PeerWindow::target_at(std::size_t offset) const {
   const Piece& piece = pieces_[offset / piece_bytes_];
   const std::size_t within = offset % piece_bytes_;
   return {piece.region->get(), within, piece_bytes_ - within};

@@ -158,12 +158,12 @@ class PeerWindow {
 
   /// Where a copy of the library's goes: the segment, the offset in it, and the bytes that are left
   /// there.
-  struct Place {
+  struct Target {
     RemoteSegment segment;
     std::size_t offset;
     std::size_t room;
   };
-  [[nodiscard]] Place location(std::size_t offset) const;
+  [[nodiscard]] Target target_at(std::size_t offset) const;
 
   [[nodiscard]] std::optional<std::string> gone() const;
   /// Whether stores since the last call were lost in transit.

@@ -83,10 +83,10 @@ class SisciDriver final : public Driver {
   }
 
   std::unique_ptr<Path> connect(int device, const Handle& handle, WindowSizes sizes) override {
-    const std::optional<sisci::MeetingPlace> location = sisci::decode_meeting_place(handle);
-    if (!location) throw Error(Errc::kInvalidArgument, "sisci: not a handle of a sisci listener");
+    const std::optional<sisci::ListenerAddress> address = sisci::decode_listener_address(handle);
+    if (!address) throw Error(Errc::kInvalidArgument, "sisci: not a handle of a sisci listener");
     context_.clean_up.sweep();
-    return std::make_unique<SisciPath>(context_, at(device).memory, at(device).options, *location,
+    return std::make_unique<SisciPath>(context_, at(device).memory, at(device).options, *address,
                                        sizes);
   }
 

@@ -6,7 +6,7 @@
 // error.
 //
 // Each adapter with a link is a device. What a connection is made of, and how it finds out which of
-// its ways work, is in path.h; what registration does, in memory.h; how GPU memory goes that the
+// its methods work, is in path.h; what registration does, in memory.h; how GPU memory goes that the
 // adapter does not reach, in gpu_side.h. GPU memory is taken where CUDA is (setting CUDA_LIBRARY).
 #pragma once
 

@@ -1,5 +1,5 @@
 // GPU memory over PCIe bridges: the driver on the software libsisci and a stand-in for CUDA's
-// library. Which ways messages take, and what is done about each thing that goes wrong.
+// library. Which paths messages take, and what is done about each thing that goes wrong.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -165,7 +165,7 @@ constexpr std::pair<Memory, Memory> kPairs[] = {
     {Memory::kAllocator, Memory::kHost},      {Memory::kHost, Memory::kAllocator},
     {Memory::kHost, Memory::kVirtual},        {Memory::kHost, Memory::kHost}};
 
-// ---- ways ----------------------------------------------------------------------------------
+// ---- paths ---------------------------------------------------------------------------------
 
 TEST(SisciGpu, StatesGpuMemory) {
   alone(kCuda, [](const SoftwareFabric& fabric) {
@@ -582,8 +582,8 @@ TEST(SisciGpu, ACopyThatStandsStillEndsTheConnection) {
 }
 
 TEST(SisciGpu, AGpuThatFailsEndsTheConnection) {
-  const auto fails = [](const std::string& way, Errc code, const char* words) {
-    alone(kCuda + way, [&](const SoftwareFabric& fabric) {
+  const auto fails = [](const std::string& settings, Errc code, const char* words) {
+    alone(kCuda + settings, [&](const SoftwareFabric& fabric) {
       GpuEnds ends(fabric);
       ends.connect();
       Buffer from = ends.source(Memory::kAllocator);
@@ -603,9 +603,9 @@ TEST(SisciGpu, AGpuThatFailsEndsTheConnection) {
 
 // Messages are given up while they are under way, then their registrations, then their memory.
 TEST(SisciGpu, MemoryMayGoWhenItsRegistrationHasEnded) {
-  for (const char* way : {"", "gpu_memory no\n"}) {
+  for (const char* settings : {"", "gpu_memory no\n"}) {
     for (const bool sender_first : {false, true}) {
-      alone(kCuda + way + "megabytes_per_second 30\n", [&](const SoftwareFabric& fabric) {
+      alone(kCuda + settings + "megabytes_per_second 30\n", [&](const SoftwareFabric& fabric) {
         std::optional<GpuEnds> ends(fabric);
         ends->connect();
         std::optional<Buffer> from(ends->source(Memory::kAllocator));

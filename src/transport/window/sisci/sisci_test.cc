@@ -1,4 +1,4 @@
-// The driver of PCIe bridges on the software libsisci: what it states, which ways it takes, and
+// The driver of PCIe bridges on the software libsisci: what it states, which paths it takes, and
 // what it does about each thing that goes wrong.
 //
 // Every test runs in a process of its own, since the library is initialized once in each.
@@ -54,18 +54,18 @@ TEST(SisciAdapter, KnowsTheSpeedOfLanes) {
 }
 
 TEST(SisciHandle, IsParsedAndOthersAreRefused) {
-  MeetingPlace location;
-  location.node = 12;
-  location.interrupt = 77;
-  location.secret[3] = std::byte{9};
-  const Handle handle = encode(location);
-  const std::optional<MeetingPlace> read = decode_meeting_place(handle);
+  ListenerAddress address;
+  address.node = 12;
+  address.interrupt = 77;
+  address.secret[3] = std::byte{9};
+  const Handle handle = encode(address);
+  const std::optional<ListenerAddress> read = decode_listener_address(handle);
   ASSERT_TRUE(read);
   EXPECT_EQ(read->node, 12U);
   EXPECT_EQ(read->interrupt, 77U);
-  EXPECT_EQ(read->secret, location.secret);
+  EXPECT_EQ(read->secret, address.secret);
   for (std::size_t i = 60; i < handle.size(); ++i) EXPECT_EQ(handle[i], std::byte{0});
-  EXPECT_FALSE(decode_meeting_place(Handle{}));
+  EXPECT_FALSE(decode_listener_address(Handle{}));
 }
 
 TEST(SisciGreeting, ChangedBytesAreNone) {
@@ -135,7 +135,7 @@ TEST(Sisci, AbsenceIsNoError) {
   });
 }
 
-// ---- ways ----------------------------------------------------------------------------------
+// ---- paths ---------------------------------------------------------------------------------
 
 TEST(Sisci, WritesRegisteredMemoryDirectly) {
   alone("", [](const SoftwareFabric& fabric) {

@@ -19,16 +19,16 @@ std::uint64_t next(std::uint64_t& state) {
 
 }  // namespace
 
-void fill_pattern(std::span<std::byte> page, std::uint64_t seed, unsigned way) {
-  std::uint64_t state = seed + way;
+void fill_pattern(std::span<std::byte> page, std::uint64_t seed, unsigned source) {
+  std::uint64_t state = seed + source;
   for (std::size_t at = 0; at + sizeof state <= page.size(); at += sizeof state) {
     const std::uint64_t word = next(state);
     std::memcpy(page.data() + at, &word, sizeof word);
   }
 }
 
-bool is_pattern(std::span<const std::byte> page, std::uint64_t seed, unsigned way) {
-  std::uint64_t state = seed + way;
+bool is_pattern(std::span<const std::byte> page, std::uint64_t seed, unsigned source) {
+  std::uint64_t state = seed + source;
   for (std::size_t at = 0; at + sizeof state <= page.size(); at += sizeof state) {
     const std::uint64_t word = next(state);
     if (std::memcmp(page.data() + at, &word, sizeof word) != 0) return false;
@@ -56,8 +56,8 @@ Trial::~Trial() {
 
 std::span<std::byte> Trial::timed() const { return std::span(data_, bytes_).subspan(kTimedOffset); }
 
-std::span<std::byte> Trial::page(unsigned way) const {
-  return {data_ + (way == kFromRegistered ? 0 : kTrialPage), kTrialPage};
+std::span<std::byte> Trial::page(unsigned source) const {
+  return {data_ + (source == kFromRegistered ? 0 : kTrialPage), kTrialPage};
 }
 
 const Region* Trial::region() const {

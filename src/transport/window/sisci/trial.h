@@ -12,16 +12,16 @@
 namespace ropewalk::transport::window::sisci {
 
 inline constexpr std::size_t kTrialPage = 4096;
-/// Methods to write registered memory, as bits: from registered memory, and from any memory.
+/// Sources of writes into registered memory, as bits: registered memory, and any memory.
 inline constexpr unsigned kFromRegistered = 1;
 inline constexpr unsigned kFromPlain = 2;
-/// And, after a trial of its own: from GPU memory; and that it is GPU memory which is written.
+/// After a trial of its own: GPU memory. And a mark that GPU memory is written.
 inline constexpr unsigned kFromGpu = 4;
 inline constexpr unsigned kIntoGpu = 8;
 
-/// A page of each way, of which the pattern depends, so that no old one is taken for a new one.
-void fill_pattern(std::span<std::byte> page, std::uint64_t seed, unsigned way);
-bool is_pattern(std::span<const std::byte> page, std::uint64_t seed, unsigned way);
+/// The pattern depends on the seed and the source, so that no old one is taken for a new one.
+void fill_pattern(std::span<std::byte> page, std::uint64_t seed, unsigned source);
+bool is_pattern(std::span<const std::byte> page, std::uint64_t seed, unsigned source);
 
 /// Two pages of this end, registered if that is possible: to be written by the other end, or to be
 /// written from. Behind them there may be more, for transfers that are timed.
@@ -32,8 +32,8 @@ class Trial {
   ~Trial();
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
-  /// Of kFromRegistered or kFromPlain.
-  [[nodiscard]] std::span<std::byte> page(unsigned way) const;
+  /// The page for kFromRegistered or kFromPlain.
+  [[nodiscard]] std::span<std::byte> page(unsigned source) const;
   [[nodiscard]] std::span<std::byte> timed() const;
   /// Of a part of its memory.
   [[nodiscard]] std::size_t offset(std::span<const std::byte> part) const {

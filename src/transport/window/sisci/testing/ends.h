@@ -84,7 +84,7 @@ class Ends {
     });
     return in == out;
   }
-  // Several sizes, twice: the first messages may pass before all ways are judged.
+  // Several sizes, twice: the first messages may pass before all methods are judged.
   bool exchange_all(bool registered = true) {
     for (int round = 0; round < 2; ++round) {
       for (const std::size_t bytes : {0UL, 8UL, 5'000UL, 65'536UL, kLarge}) {

@@ -1,5 +1,5 @@
 // How many messages long messages take: what a write tells by itself, and announcements of several
-// places at once. On the stand-in for libfabric, which counts them.
+// receives at once. On the stand-in for libfabric, which counts them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,17 +27,17 @@ constexpr std::size_t kLong = 100'000;
 constexpr int kMany = 64;
 constexpr std::size_t kPosted = 8;
 
-class OfiPlaces : public ::testing::Test {
+class OfiAnnouncements : public ::testing::Test {
  protected:
-  OfiPlaces() = default;
-  ~OfiPlaces() override {
+  OfiAnnouncements() = default;
+  ~OfiAnnouncements() override {
     sender_.reset();
     receiver_.reset();
     transport_.reset();
     fabric_.configure("");
   }
-  OfiPlaces(const OfiPlaces&) = delete;
-  OfiPlaces& operator=(const OfiPlaces&) = delete;
+  OfiAnnouncements(const OfiAnnouncements&) = delete;
+  OfiAnnouncements& operator=(const OfiAnnouncements&) = delete;
 
   // Since the connection was made.
   [[nodiscard]] long count(const char* name) const {
@@ -56,10 +56,10 @@ class OfiPlaces : public ::testing::Test {
     for (const char* name : {"write", "word", "small", "long"}) before_[name] = fabric_.count(name);
   }
 
-  // The place of receive `number`.
-  char* place(std::size_t number) { return in_.data() + number % kPosted * kLong; }
+  // Of receive `number`.
+  char* buffer_of(std::size_t number) { return in_.data() + number % kPosted * kLong; }
   std::unique_ptr<Request> receive(std::size_t number, std::uint32_t tag = 1) {
-    const ReceiveBuffer buffer{place(number), kLong, tag, in_memory_.get()};
+    const ReceiveBuffer buffer{buffer_of(number), kLong, tag, in_memory_.get()};
     std::unique_ptr<Request> request;
     until([&] { return (request = receiver_->receive({&buffer, 1})) != nullptr; });
     return request;
@@ -78,7 +78,7 @@ class OfiPlaces : public ::testing::Test {
       return sends && sends->test() && got;
     });
     ASSERT_EQ(got, out.size()) << number;
-    ASSERT_TRUE(std::equal(out.begin(), out.end(), place(number))) << number;
+    ASSERT_TRUE(std::equal(out.begin(), out.end(), buffer_of(number))) << number;
   }
   void transfer_many() {
     std::deque<std::unique_ptr<Request>> receives;
@@ -102,18 +102,18 @@ class OfiPlaces : public ::testing::Test {
   std::unique_ptr<Registration> in_memory_;
 };
 
-TEST_F(OfiPlaces, AWriteTellsByItselfAndPlacesAreAnnouncedTogether) {
+TEST_F(OfiAnnouncements, AWriteTellsByItselfAndReceivesAreAnnouncedTogether) {
   connect();
   transfer_many();
   EXPECT_EQ(count("write"), kMany);
   EXPECT_EQ(count("word"), kMany);
   EXPECT_EQ(count("long"), 0);
-  // Announcements alone: four places in each, but for the first and the last ones.
+  // Announcements alone: four receives in each, but for the first and the last ones.
   EXPECT_GE(count("small"), kMany / 8);
   EXPECT_LE(count("small"), kMany / 4 + 4);
 }
 
-TEST_F(OfiPlaces, WhereAWriteTellsNothingAMessageFollows) {
+TEST_F(OfiAnnouncements, WhereAWriteTellsNothingAMessageFollows) {
   connect("word=95");
   EXPECT_THAT(heard(), ::testing::Contains(::testing::HasSubstr("takes no data with a write")));
   transfer_many();
@@ -123,15 +123,15 @@ TEST_F(OfiPlaces, WhereAWriteTellsNothingAMessageFollows) {
   EXPECT_LE(count("small"), kMany + kMany / 4 + 4);
 }
 
-TEST_F(OfiPlaces, AMessageWithAChecksumFollows) {
+TEST_F(OfiAnnouncements, AMessageWithAChecksumFollows) {
   connect("", "all");
   transfer_many();
   EXPECT_EQ(count("word"), 0);
   EXPECT_GE(count("small"), kMany);
 }
 
-// The sender knows enough places, of another tag.
-TEST_F(OfiPlaces, APlaceThatIsHeldBackIsToldWhenItIsAskedFor) {
+// The sender knows enough receives, of another tag.
+TEST_F(OfiAnnouncements, AReceiveThatIsHeldBackIsAnnouncedWhenItIsAskedFor) {
   connect();
   std::vector<std::unique_ptr<Request>> others;
   for (std::size_t i = 0; i + 1 < kPosted; ++i) others.push_back(receive(i));
@@ -143,7 +143,7 @@ TEST_F(OfiPlaces, APlaceThatIsHeldBackIsToldWhenItIsAskedFor) {
   }
 }
 
-TEST_F(OfiPlaces, AReceiveThatIsGivenUpBeforeItIsToldHarmsNothingElse) {
+TEST_F(OfiAnnouncements, AReceiveThatIsGivenUpBeforeItIsToldHarmsNothingElse) {
   connect();
   std::vector<std::unique_ptr<Request>> receives;
   for (std::size_t i = 0; i + 1 < kPosted; ++i) receives.push_back(receive(i));
@@ -158,7 +158,7 @@ TEST_F(OfiPlaces, AReceiveThatIsGivenUpBeforeItIsToldHarmsNothingElse) {
   receives.clear();
 }
 
-TEST_F(OfiPlaces, SmallMessagesTakeAnnouncedPlaces) {
+TEST_F(OfiAnnouncements, SmallMessagesTakeAnnouncedReceives) {
   connect();
   for (std::size_t i = 0; i < 3 * kPosted; ++i) {
     const auto receives = receive(i);
@@ -172,7 +172,7 @@ TEST_F(OfiPlaces, SmallMessagesTakeAnnouncedPlaces) {
         return sends && sends->test() && got;
       });
       ASSERT_EQ(got, sizeof word);
-      ASSERT_EQ(std::memcmp(place(i), &word, sizeof word), 0);
+      ASSERT_EQ(std::memcmp(buffer_of(i), &word, sizeof word), 0);
     } else {
       ASSERT_NO_FATAL_FAILURE(transfer(i, *receives)) << i;
     }
