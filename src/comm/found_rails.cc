@@ -111,6 +111,16 @@ RailRates stated(const link::Rails& rails, const std::vector<std::vector<link::N
   return rates;
 }
 
+// Hosts of one address are containers or processes of one machine, which no NIC is between:
+// processors limit there.
+bool of_one_address(const std::vector<std::vector<link::Nic>>& nics, std::span<const int> leaders) {
+  const auto nic = [&](int rank) { return nics[static_cast<std::size_t>(rank)].front(); };
+  const link::Nic first = nic(leaders.front());
+  return first.address != 0 && std::ranges::all_of(leaders, [&](int rank) {
+           return nic(rank).fabric == first.fabric && nic(rank).address == first.address;
+         });
+}
+
 // `name_of` a rail, for the log; none on ranks that do not log.
 FoundRails fastest_first(const link::Rails& rails, std::span<const double> rates,
                          const std::function<std::string(int)>& name_of) {
@@ -176,10 +186,12 @@ FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, Kno
   if (all_nics.nics.empty()) return {};
   const std::vector<std::vector<link::Nic>>& nics = all_nics.nics;
   const link::Rails rails(nics, host_of_rank, most, std::move(all_nics.positions));
-  if (rails.count() == 1 && !one_too) return {.rails = rails, .rates = {}};
+  const std::vector<int> leaders = first_ranks(host_of_rank);
+  if (rails.count() == 1 && (!one_too || of_one_address(nics, leaders))) {
+    return {.rails = rails, .rates = {}};
+  }
   const auto count = static_cast<std::size_t>(rails.count());
   const bool tells = bootstrap.rank() == 0;
-  const std::vector<int> leaders = first_ranks(host_of_rank);
   std::string key;
   // Rank 0 says whether to measure, for all to do the same.
   RatesRecord agreed;

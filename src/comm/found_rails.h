@@ -34,7 +34,8 @@ struct FoundRails {
 /// @param machine  where a person described it, to know which NICs are near which ranks; else null:
 ///                 by NUMA node
 /// @param most     rails at most, as there are channels for
-/// @param one_too  the rate of a single rail is wanted; the same on all ranks
+/// @param one_too  the rate of a single rail is wanted, unless it is between hosts of one address;
+///                 the same on all ranks
 /// @param waiting  called while others are waited for; may throw
 /// @throws Error kTimeout at the deadline; as Bootstrap's collectives
 FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, KnownRates& known,
