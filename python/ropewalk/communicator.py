@@ -895,13 +895,19 @@ class Communicator(ProcessBound):
 
         Returns:
             operation, bytes, root, ranks, hosts, network (the transport between hosts, or None),
-            nic_gbps (where each host has several NICs, what each that is used carries, GB/s),
-            machine (name, origin, fingerprint: see `topology`), candidates (the cheapest first:
-            algorithm, kind ("shape" or "plan"), channels, chunk_bytes, by_address, predicted_us,
-            algbw_gbps), memory ("host" or "GPU"), chosen, protocol and channels (of the chosen
-            one), chosen_by ("cost model",
-            "setting ALGORITHM" or "rwCommUseSchedule"), copy_engines (whether copy engines make
-            such a call instead, with its output in a symmetric window: setting COPY_ENGINES).
+            nic_gbps (what each NIC of a host that is used carries, GB/s; [] where it was not
+            measured), machine (name, origin, fingerprint: see `topology`), candidates (the cheapest
+            first: algorithm, kind ("shape" or "plan"), channels, nic_rule, chunk_bytes, by_address,
+            predicted_us, algbw_gbps), memory ("host" or "GPU"), chosen, protocol, channels and
+            nic_rule (of the chosen one), chosen_by ("cost model", "setting ALGORITHM" or
+            "rwCommUseSchedule"), copy_engines (whether copy engines make such a call instead, with
+            its output in a symmetric window: setting COPY_ENGINES).
+
+            nic_rule: where each host has several NICs, how channels are laid on them: "balanced"
+            (the data by their rates) or "least-used" (the NIC with the fewest channels takes the
+            next one); else None. channel_nics: of the chosen one's channels, to the first rank of
+            another host: channel, nic (this rank's), share (of the data) and distance (of both
+            ends' NICs from their ranks; 0: near, or not known).
 
             planning: what became of plans that take long to make (setting PLANNING): None, or
             state ("under way", "made", "in use", "failed"), algorithms (what they may add), later

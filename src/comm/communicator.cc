@@ -248,11 +248,15 @@ void Communicator::connect() {
   }
   link::Rails rails;
   if (network != nullptr && emulation_ == nullptr) {
-    FoundRails found =
-        find_rails(*bootstrap_, config_, runtime_.nic_rates(), *network, machine_.get(),
-                   host_of_rank_, facts_.max_channels, deadline, [this] { failure_.check(); });
+    // What one NIC carries decides between plans and shapes.
+    const bool one_too = machine_ == nullptr && tune::can_plan(facts_);
+    FoundRails found = find_rails(*bootstrap_, config_, runtime_.nic_rates(), *network,
+                                  machine_.get(), host_of_rank_, facts_.max_channels, one_too,
+                                  deadline, [this] { failure_.check(); });
     rails = std::move(found.rails);
     facts_.rail_rates = std::move(found.rates);
+    facts_.nic_rate = found.rate_of_one;
+    facts_.nic_sharing_cost = found.sharing_cost;
   }
   const std::shared_ptr<link::HostSegment> segment = host_info.segment;
   reach_ = host_info.reach;

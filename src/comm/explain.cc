@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "comm/collective_call.h"
 #include "comm/communicator.h"
@@ -46,6 +47,29 @@ json chunks(const Communicator::Explained& explained) {
           {"gain", report.settled ? json(report.gain) : json()}};
 }
 
+// Over which of this rank's NICs the channels of the chosen schedule go, with the share of the data
+// of each; empty where each host has one, and where a plan's routes name them.
+json channel_nics(Communicator& comm, const tune::Choice& choice) {
+  json all = json::array();
+  const std::vector<int>& hosts = comm.facts().host_of_rank;
+  const bool routed = choice.routed != nullptr && !choice.routed->routes.empty();
+  if (comm.facts().rail_rates.empty() || routed) return all;
+  const int own = hosts[static_cast<std::size_t>(comm.rank())];
+  const auto other = std::ranges::find_if(hosts, [&](int host) { return host != own; });
+  const auto peer = static_cast<int>(other - hosts.begin());
+  const std::vector<int>& weight = choice.schedule->schedule().weight;
+  const double sum = std::accumulate(weight.begin(), weight.end(), 0.0);
+  const link::NetworkLinks& links = comm.links().to_hosts();
+  for (int channel = 0; channel < static_cast<int>(weight.size()); ++channel) {
+    all.push_back(
+        {{"channel", channel},
+         {"nic", links.nic(channel, peer)},
+         {"share", weight[static_cast<std::size_t>(channel)] / sum},
+         {"distance", links.rails().distance(comm.rank(), peer, channel % links.rails().count())}});
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string explain(Communicator& comm, Collective collective, std::size_t bytes, int root) {
@@ -67,6 +91,7 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
         {{"algorithm", choice.algorithm},
          {"kind", choice.algorithm.starts_with("plan-") ? "plan" : "shape"},
          {"channels", choice.channels},
+         {"nic_rule", comm.facts().rail_rates.empty() ? json() : json(plan::name(choice.nic_rule))},
          {"chunk_bytes", by_address ? choice.address_chunk_bytes : choice.chunk_bytes},
          {"by_address", by_address},
          {"predicted_us", choice.predicted_seconds * 1e6},
@@ -79,6 +104,7 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
   const std::string network = comm.links().network();
   json nics = json::array();
   for (const double rate : comm.facts().rail_rates) nics.push_back(rate / 1e9);
+  if (comm.facts().nic_rate > 0) nics.push_back(comm.facts().nic_rate / 1e9);
   const Machine& placed = comm.machine();
   const json report = {
       {"operation", name(collective)},
@@ -102,6 +128,9 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
       {"chosen", explained.algorithm},
       {"protocol", executor::name(explained.choice.protocol)},
       {"channels", explained.choice.schedule->schedule().num_channels()},
+      {"nic_rule",
+       comm.facts().rail_rates.empty() ? json() : json(plan::name(explained.choice.nic_rule))},
+      {"channel_nics", channel_nics(comm, explained.choice)},
       {"chosen_by", explained.chosen_by},
       {"copy_engines", copied.has_value() && call.count >= *copied}};
   return report.dump();

@@ -17,8 +17,13 @@ class Communicator;
 /// rank's two buffers. Fields: operation, bytes, root (null without one), ranks, hosts, network
 /// (the transport between hosts, null without), machine (name, origin, fingerprint:
 /// comm/machine.h), candidates[] (the cheapest first: algorithm, kind ("shape", or "plan" for what
-/// was planned for this machine), channels, chunk_bytes, by_address, predicted_us, algbw_gbps),
-/// chosen, chosen_by ("cost model", "setting ALGORITHM", "rwCommUseSchedule").
+/// was planned for this machine), channels, nic_rule, chunk_bytes, by_address, predicted_us,
+/// algbw_gbps), chosen, chosen_by ("cost model", "setting ALGORITHM", "rwCommUseSchedule").
+///
+/// nic_gbps[]: what each NIC of a host carries, the fastest first; empty where that was not
+/// measured. nic_rule: where hosts have several, the rule by which channels are on them
+/// (tune::Candidate::nic_rule); else null. channel_nics[] of the chosen one, to the first rank of
+/// another host: channel, nic (this rank's), share of the data, distance (link::Rails::distance()).
 ///
 /// Where each rank has a GPU of the machine, found or described (Machine::planned): bound
 /// {algbw_gbps, words} for operations that plans are made for, algbw_gbps of each candidate in the

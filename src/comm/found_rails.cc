@@ -35,6 +35,7 @@ struct NicRecord {
 struct RatesRecord {
   std::int64_t known = 0;
   RailRates rates{};
+  double sharing_cost = 0;
 };
 
 link::Nic nic_of(const transport::DeviceProperties& device) {
@@ -50,7 +51,8 @@ struct AllNics {
   std::vector<std::vector<link::NicPosition>> positions;
 };
 
-AllNics exchange(bootstrap::Bootstrap& bootstrap, const std::vector<NicRecord>& own,
+// Nothing where each rank has one, unless it is wanted too.
+AllNics exchange(bootstrap::Bootstrap& bootstrap, const std::vector<NicRecord>& own, bool one_too,
                  Deadline deadline) {
   const auto n = static_cast<std::size_t>(bootstrap.size());
   const auto self = static_cast<std::size_t>(bootstrap.rank());
@@ -59,7 +61,7 @@ AllNics exchange(bootstrap::Bootstrap& bootstrap, const std::vector<NicRecord>& 
   bootstrap.all_gather(std::as_writable_bytes(std::span(counts)), sizeof(std::int64_t), deadline);
   for (std::int64_t& count : counts) count = std::clamp<std::int64_t>(count, 1, kMostRails);
   const auto most = static_cast<std::size_t>(*std::ranges::max_element(counts));
-  if (most == 1) return {};
+  if (most == 1 && !one_too) return {};
   std::vector<NicRecord> records(n * most);
   std::ranges::copy(own, records.begin() + static_cast<std::ptrdiff_t>(self * most));
   bootstrap.all_gather(std::as_writable_bytes(std::span(records)), most * sizeof(NicRecord),
@@ -109,6 +111,16 @@ RailRates stated(const link::Rails& rails, const std::vector<std::vector<link::N
   return rates;
 }
 
+// Hosts of one address are containers or processes of one machine, which no NIC is between:
+// processors limit there.
+bool of_one_address(const std::vector<std::vector<link::Nic>>& nics, std::span<const int> leaders) {
+  const auto nic = [&](int rank) { return nics[static_cast<std::size_t>(rank)].front(); };
+  const link::Nic first = nic(leaders.front());
+  return first.address != 0 && std::ranges::all_of(leaders, [&](int rank) {
+           return nic(rank).fabric == first.fabric && nic(rank).address == first.address;
+         });
+}
+
 // `name_of` a rail, for the log; none on ranks that do not log.
 FoundRails fastest_first(const link::Rails& rails, std::span<const double> rates,
                          const std::function<std::string(int)>& name_of) {
@@ -118,7 +130,7 @@ FoundRails fastest_first(const link::Rails& rails, std::span<const double> rates
   std::ranges::stable_sort(order, std::greater(), rate_of);
   const double fastest = rate_of(order.front());
   // None could be measured: the first link that is wanted says why.
-  if (!(fastest > 0)) return {rails.reordered(std::array{0}), {}};
+  if (!(fastest > 0)) return {.rails = rails.reordered(std::array{0}), .rates = {}};
   FoundRails found;
   std::vector<int> kept;
   for (const int rail : order) {
@@ -134,10 +146,20 @@ FoundRails fastest_first(const link::Rails& rails, std::span<const double> rates
     kept.push_back(rail);
     found.rates.push_back(rate_of(rail));
   }
-  const auto alike =
-      std::ranges::count_if(found.rates, [&](double rate) { return tune::as_fast(rate, fastest); });
-  found.rails = rails.reordered(kept, static_cast<int>(alike));
-  if (found.rates.size() == 1) found.rates.clear();
+  std::vector<int> alike;
+  double first = 0;  // of those that carry alike
+  for (const double rate : found.rates) {
+    if (alike.empty() || !tune::as_fast(rate, first)) {
+      first = rate;
+      alike.push_back(0);
+    }
+    ++alike.back();
+  }
+  found.rails = rails.reordered(kept, alike);
+  if (found.rates.size() == 1) {
+    found.rate_of_one = found.rates.front();
+    found.rates.clear();
+  }
   return found;
 }
 
@@ -145,7 +167,7 @@ FoundRails fastest_first(const link::Rails& rails, std::span<const double> rates
 
 FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, KnownRates& known,
                       transport::Transport& transport, const Machine* machine,
-                      std::span<const int> host_of_rank, int most, Deadline deadline,
+                      std::span<const int> host_of_rank, int most, bool one_too, Deadline deadline,
                       const std::function<void()>& waiting) {
   const auto n = static_cast<std::size_t>(bootstrap.size());
   const auto self = static_cast<std::size_t>(bootstrap.rank());
@@ -160,25 +182,28 @@ FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, Kno
   for (std::size_t d = 0; d < devices.size(); ++d) {
     own.push_back({nic_of(devices[d]), positions[d]});
   }
-  AllNics all_nics = exchange(bootstrap, own, deadline);
+  AllNics all_nics = exchange(bootstrap, own, one_too, deadline);
   if (all_nics.nics.empty()) return {};
   const std::vector<std::vector<link::Nic>>& nics = all_nics.nics;
   const link::Rails rails(nics, host_of_rank, most, std::move(all_nics.positions));
-  if (rails.count() == 1) return {rails, {}};
+  const std::vector<int> leaders = first_ranks(host_of_rank);
+  if (rails.count() == 1 && (!one_too || of_one_address(nics, leaders))) {
+    return {.rails = rails, .rates = {}};
+  }
   const auto count = static_cast<std::size_t>(rails.count());
   const bool tells = bootstrap.rank() == 0;
-  const std::vector<int> leaders = first_ranks(host_of_rank);
   std::string key;
   // Rank 0 says whether to measure, for all to do the same.
   RatesRecord agreed;
   if (tells && config.text(Setting::kNicRates) == "stated") {
-    agreed = {1, stated(rails, nics, leaders)};
+    agreed = {1, stated(rails, nics, leaders), 0};
   } else if (tells) {
     key = key_of(nics) + fmt::format("{}", count);
     const std::vector<double> before = known.get(key);
     agreed.known = before.size() == count ? 1 : 0;
     std::ranges::copy(before, agreed.rates.begin());
   }
+  if (tells) agreed.sharing_cost = transport.properties(0).sharing_cost;
   bootstrap.broadcast(std::as_writable_bytes(std::span(&agreed, 1)), 0, deadline);
   if (agreed.known == 0) {
     std::vector<RailRates> all(n);
@@ -202,11 +227,14 @@ FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, Kno
     };
   }
   FoundRails found = fastest_first(rails, std::span(agreed.rates).first(count), name_of);
+  found.sharing_cost = agreed.sharing_cost;
   if (tells) {
     std::string text;
     for (const double rate : found.rates) text += fmt::format(" {:.4g}", rate / 1e6);
+    if (found.rate_of_one > 0) text = fmt::format(" {:.4g}", found.rate_of_one / 1e6);
     if (!text.empty()) {
-      log::info(log::kInit, "{} NICs of each host are used, MB/s:{} ({})", found.rates.size(), text,
+      log::info(log::kInit, "{} NICs of each host are used, MB/s:{} ({})",
+                std::max<std::size_t>(1, found.rates.size()), text,
                 config.text(Setting::kNicRates));
     }
   }

@@ -1,11 +1,14 @@
 #include "comm/nic_places.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <limits>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "core/first_line.h"
@@ -30,6 +33,27 @@ int numa_of(const transport::DeviceProperties& device) {
   const std::string text = first_line(std::filesystem::path(device.pci_path) / "numa_node");
   std::from_chars(text.data(), text.data() + text.size(), numa);
   return numa;
+}
+
+// The least from a NUMA node to one whose processors are usable: the kernel's, less those of a node
+// to itself. Where the kernel names none, 1 for all other nodes.
+std::int32_t distance_from(const std::filesystem::path& nodes, int numa,
+                           const tune::Processors& usable) {
+  constexpr int kToItself = 10;
+  const auto runs_at = [&](int node) {
+    const auto cpus =
+        tune::Processors::of_list(first_line(nodes / fmt::format("node{}", node) / "cpulist"));
+    return cpus.in_common(usable) > 0;
+  };
+  if (runs_at(numa)) return 0;
+  std::istringstream distances(first_line(nodes / fmt::format("node{}", numa) / "distance"));
+  std::int32_t least = 0;
+  int distance = 0;
+  for (int node = 0; distances >> distance; ++node) {
+    const std::int32_t further = std::max(1, distance - kToItself);
+    if (node != numa && runs_at(node) && (least == 0 || further < least)) least = further;
+  }
+  return std::max(1, least);
 }
 
 }  // namespace
@@ -71,12 +95,10 @@ std::vector<link::NicPosition> place_nics(const tune::Processors& usable,
                                           std::span<const transport::DeviceProperties> devices,
                                           const std::filesystem::path& sysfs) {
   std::vector<link::NicPosition> positions(devices.size());
+  const std::filesystem::path nodes = sysfs / "devices" / "system" / "node";
   for (std::size_t d = 0; d < devices.size(); ++d) {
     const int numa = numa_of(devices[d]);
-    if (numa < 0) continue;
-    const auto cpus = tune::Processors::of_list(first_line(
-        sysfs / "devices" / "system" / "node" / ("node" + std::to_string(numa)) / "cpulist"));
-    positions[d].distance = cpus.in_common(usable) > 0 ? 0 : 1;
+    if (numa >= 0) positions[d].distance = distance_from(nodes, numa, usable);
   }
   return positions;
 }

@@ -19,8 +19,9 @@ namespace ropewalk::comm {
 std::vector<link::NicPosition> place_nics(const Machine& machine, int rank,
                                           std::span<const transport::DeviceProperties> devices);
 
-/// On one that was not: distance 0 of NICs at a NUMA node whose processors the rank may run on, and
-/// of those that are at none; 1 of the others.
+/// On one that was not: 0 of NICs at a NUMA node whose processors the rank may run on, and of those
+/// that are at none; of the others the kernel's distance to the nearest node that has such, from 1
+/// on. (The hosts' graphs are merged when ranks have joined, which is too late for links.)
 /// @param sysfs  the system's "/sys"
 std::vector<link::NicPosition> place_nics(const tune::Processors& usable,
                                           std::span<const transport::DeviceProperties> devices,

@@ -101,5 +101,40 @@ TEST(NicPositions, ByNumaNodeWhereNobodyDescribedTheMachine) {
   std::filesystem::remove_all(root);
 }
 
+// Four nodes on two sockets: a NIC at the other node of one's own socket comes before one of the
+// other socket.
+TEST(NicPositions, FarNumaNodesAreFartherThanNearOnes) {
+  const std::filesystem::path root =
+      std::filesystem::temp_directory_path() / ("nic-distances-" + std::to_string(getpid()));
+  const auto write = [&](const std::filesystem::path& path, const std::string& text) {
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text << "\n";
+  };
+  const std::vector<std::string> distances = {"10 12 32 32", "12 10 32 32", "32 32 10 12",
+                                              "32 32 12 ten"};
+  std::vector<DeviceProperties> found = devices(4);
+  for (int d = 0; d < 4; ++d) {
+    const auto index = static_cast<std::size_t>(d);
+    const std::filesystem::path node = root / "devices/system/node" / ("node" + std::to_string(d));
+    write(node / "cpulist", std::to_string(d));
+    write(node / "distance", distances[index]);
+    const std::filesystem::path device = root / ("pci" + std::to_string(d));
+    write(device / "numa_node", std::to_string(d));
+    found[index].pci_path = device.string();
+  }
+  const auto of_cpus = [&](const char* cpus) {
+    std::vector<int> all;
+    for (const auto& position : place_nics(tune::Processors::of_list(cpus), found, root)) {
+      all.push_back(position.distance);
+    }
+    return all;
+  };
+  EXPECT_EQ(of_cpus("1"), (std::vector{2, 0, 22, 22}));
+  EXPECT_EQ(of_cpus("1-2"), (std::vector{2, 0, 0, 2}));
+  EXPECT_EQ(of_cpus("3"), (std::vector{22, 22, 2, 0}));
+  EXPECT_EQ(of_cpus("9"), (std::vector{1, 1, 1, 1}));  // at none of them
+  std::filesystem::remove_all(root);
+}
+
 }  // namespace
 }  // namespace ropewalk::comm

@@ -33,6 +33,7 @@ constexpr auto kBurstTime = std::chrono::milliseconds(10);
 constexpr auto kSpanTime = std::chrono::milliseconds(40);
 constexpr int kLeastMessages = 4;
 constexpr int kMostSpans = 8;
+constexpr int kMostSpansOfOne = 3;
 // Two spans after each other that differ by less show what the network sustains.
 constexpr double kSteady = 0.05;
 
@@ -42,10 +43,11 @@ double seconds(SteadyClock::duration time) { return std::chrono::duration<double
 class Receiver {
  public:
   Receiver(bootstrap::Bootstrap& bootstrap, transport::Transport& transport, int device, int peer,
-           std::uint32_t rail)
+           std::uint32_t rail, int most_spans)
       : bootstrap_(bootstrap),
         peer_(peer),
         rail_(rail),
+        most_spans_(most_spans),
         begun_(SteadyClock::now()),
         memory_(kUnderWay * kMessageBytes) {
     guarded([&] {
@@ -129,12 +131,13 @@ class Receiver {
     last_rate_ = rate;
     since_ = now;
     in_span_ = 0;
-    done_ = steady || ++spans_ == kMostSpans;
+    done_ = steady || ++spans_ == most_spans_;
   }
 
   bootstrap::Bootstrap& bootstrap_;
   const int peer_;
   const std::uint32_t rail_;
+  const int most_spans_;
   const SteadyClock::time_point begun_;
   std::vector<std::byte> memory_;
   std::unique_ptr<transport::Listener> listener_;
@@ -252,10 +255,12 @@ std::vector<double> measure_rails(bootstrap::Bootstrap& bootstrap, transport::Tr
   // Receivers are destroyed first, so that their senders' messages in flight are dropped.
   std::deque<Sender> senders;
   std::deque<Receiver> receivers;
+  // Rates of several are compared with each other; how long all calls take is known well enough.
+  const int most_spans = rails.count() > 1 ? kMostSpans : kMostSpansOfOne;
   for (int rail = 0; rail < rails.count(); ++rail) {
     const auto number = static_cast<std::uint32_t>(rail);
     receivers.emplace_back(bootstrap, transport, rails.device(self, previous, rail), previous,
-                           number);
+                           number, most_spans);
     senders.emplace_back(bootstrap, transport, rails.device(self, next, rail), next, number);
   }
   std::set<std::size_t> told;

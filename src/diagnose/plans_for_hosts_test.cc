@@ -39,8 +39,8 @@ TEST(PlansForFoundHosts, ThatASettingNamesComputeTheirOperations) {
   }
 }
 
-// Over loopback the rate of NICs is not known: no plan is made unasked, and joining sets nothing up
-// for it.
+// Of hosts of one address the rate of NICs is not known: no plan is made unasked, and joining sets
+// nothing up for it.
 TEST(PlansForFoundHosts, AreNotMadeUnaskedWhereProcessorsLimit) {
   run_on_hosts({"plans-a", "plans-a", "plans-a", "plans-b"}, "auto", [](comm::Communicator& comm) {
     const std::string told = comm::explain(comm, Collective::kAllReduce, 16 << 20, 0);

@@ -81,6 +81,10 @@ std::string NetworkLinks::device_name(const Rails::Pair& pair) const {
                                               : transport_->name();
 }
 
+std::string NetworkLinks::nic(int channel, int peer) const {
+  return device_name(devices(channel, peer, {}, true).front());
+}
+
 NetworkSender& NetworkLinks::sender(int channel, int peer, const Route& route) {
   const Key key{channel, peer, number(route, peer, true)};
   SendLink& link = sends_[key];

@@ -74,6 +74,8 @@ class NetworkLinks {
   /// @pre as pace(); on all ranks or none
   void seal() { seals_ = true; }
   [[nodiscard]] const Rails& rails() const noexcept { return rails_; }
+  /// This rank's NIC for links to `peer` on a channel that no route names.
+  [[nodiscard]] std::string nic(int channel, int peer) const;
   /// The bytes that links send are counted there, by peer, transport and NIC.
   /// @pre no link was asked for; `traffic` outlives this
   void count_in(executor::Traffic& traffic) noexcept { traffic_ = &traffic; }

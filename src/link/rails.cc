@@ -85,19 +85,30 @@ std::vector<Rails::Pair> Rails::pairs_of(int rank, int peer) const {
     by_rail.push_back(p < paired.size() ? paired[p] : std::pair(0, 0));  // of one host
   }
   if (!positions_.empty()) {
-    const auto distance = [&](const std::pair<int, int>& pair) {
-      return positions_[static_cast<std::size_t>(low)][static_cast<std::size_t>(pair.first)]
-                 .distance +
-             positions_[static_cast<std::size_t>(high)][static_cast<std::size_t>(pair.second)]
-                 .distance;
-    };
-    std::ranges::stable_sort(by_rail.begin(), by_rail.begin() + alike_, {}, distance);
+    auto first = by_rail.begin();
+    for (const int count : alike_) {
+      std::ranges::stable_sort(first, first + count, {}, [&](const std::pair<int, int>& pair) {
+        return distance_of(low, high, {pair.first, pair.second});
+      });
+      first += count;
+    }
   }
   std::vector<Pair> pairs;
   for (const auto& [of_low, of_high] : by_rail) {
     pairs.push_back(rank == low ? Pair{of_low, of_high} : Pair{of_high, of_low});
   }
   return pairs;
+}
+
+int Rails::distance_of(int rank, int peer, const Pair& pair) const {
+  const auto of = [&](int end, int device) {
+    return positions_[static_cast<std::size_t>(end)][static_cast<std::size_t>(device)].distance;
+  };
+  return of(rank, pair.own) + of(peer, pair.peers);
+}
+
+int Rails::distance(int rank, int peer, int rail) const {
+  return positions_.empty() ? 0 : distance_of(rank, peer, pair(rank, peer, rail));
 }
 
 Rails::Pair Rails::pair(int rank, int peer, int rail) const {
@@ -131,13 +142,13 @@ std::optional<Rails::Pair> Rails::through(int rank, int peer, int own_node, int 
   return std::nullopt;
 }
 
-Rails Rails::reordered(std::span<const int> order, int alike) const {
+Rails Rails::reordered(std::span<const int> order, std::span<const int> alike) const {
   Rails result = *this;
   result.order_.clear();
   for (const int rail : order) {
     result.order_.push_back(order_[static_cast<std::size_t>(rail)]);
   }
-  result.alike_ = alike;
+  result.alike_.assign(alike.begin(), alike.end());
   result.all_ = all_ && order.size() == order_.size();
   return result;
 }

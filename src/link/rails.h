@@ -58,10 +58,14 @@ class Rails {
   [[nodiscard]] int device(int rank, int peer, int rail) const {
     return pair(rank, peer, rail).own;
   }
-  /// The same rails, some left out: rail i of the result is rail order[i] of this one. The first
-  /// `alike` of them carry alike.
-  /// @pre order is not empty, its entries differ and are below count()
-  [[nodiscard]] Rails reordered(std::span<const int> order, int alike = 1) const;
+  /// How far the two NICs of such a pair are from their ranks, together; 0: near, or not known.
+  [[nodiscard]] int distance(int rank, int peer, int rail) const;
+  /// The same rails, some left out: rail i of the result is rail order[i] of this one.
+  /// @param alike  numbers of rails, one after the other, that carry alike; those behind carry each
+  ///               another rate
+  /// @pre order is not empty, its entries differ and are below count(); the sum of `alike` is at
+  ///      most their number
+  [[nodiscard]] Rails reordered(std::span<const int> order, std::span<const int> alike = {}) const;
 
   /// Those at these nodes of the machine that is planned for (NicPosition::node). Where they do not
   /// reach each other: the rail of `sender`'s, the one of the two ranks that sends.
@@ -71,11 +75,12 @@ class Rails {
 
  private:
   [[nodiscard]] std::vector<Pair> pairs_of(int rank, int peer) const;
+  [[nodiscard]] int distance_of(int rank, int peer, const Pair& pair) const;
 
   std::vector<std::vector<Nic>> nics_;
   std::vector<std::vector<NicPosition>> positions_;
   std::vector<int> order_ = {0};
-  int alike_ = 1;
+  std::vector<int> alike_;
   bool all_ = true;  // no rail was left out
 };
 

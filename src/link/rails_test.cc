@@ -83,7 +83,7 @@ TEST(Rails, ReorderedOnesKeepTheirDevices) {
 }
 
 // Two hosts of two ranks and two NICs, each rank near one NIC.
-Rails near_rails(int alike) {
+Rails near_rails(std::vector<int> alike) {
   const Nics nics = {{1, 1e9}, {2, 1e9}};
   const std::vector<NicPosition> near_first = {{10, 0}, {11, 1}};
   const std::vector<NicPosition> near_second = {{10, 1}, {11, 0}};
@@ -93,19 +93,41 @@ Rails near_rails(int alike) {
 }
 
 TEST(Rails, OfRailsWithEqualRatesTheNearestComesFirst) {
-  const Rails rails = near_rails(2);
+  const Rails rails = near_rails({2});
   EXPECT_EQ(rails.pair(0, 2, 0), (Rails::Pair{0, 0}));
   EXPECT_EQ(rails.pair(1, 3, 0), (Rails::Pair{1, 1}));
   EXPECT_EQ(rails.pair(3, 1, 0), (Rails::Pair{1, 1}));
   EXPECT_EQ(rails.pair(1, 3, 1), (Rails::Pair{0, 0}));
 }
 
+TEST(Rails, HowFarThePairOfARailIs) {
+  const Rails rails = near_rails({2});
+  EXPECT_EQ(rails.distance(0, 2, 0), 0);
+  EXPECT_EQ(rails.distance(0, 2, 1), 2);
+  EXPECT_EQ(rails.distance(3, 0, 0), 1);  // near one of the two ranks
+  EXPECT_EQ(Rails().distance(0, 1, 0), 0);
+}
+
+// Two fast NICs and two slow ones: a rank has the nearest of each kind first.
+TEST(Rails, AmongSlowerOnesOfEqualRatesTheNearestComesFirst) {
+  const Nics nics = {{1, 2e9}, {2, 2e9}, {3, 1e9}, {4, 1e9}};
+  const std::vector<NicPosition> near_even = {{-1, 0}, {-1, 1}, {-1, 0}, {-1, 1}};
+  const std::vector<NicPosition> near_odd = {{-1, 1}, {-1, 0}, {-1, 1}, {-1, 0}};
+  const Rails rails({nics, nics, nics, nics}, std::array{0, 0, 1, 1}, 8,
+                    {near_even, near_odd, near_even, near_odd});
+  const Rails found = rails.reordered(std::array{0, 1, 2, 3}, std::array{2, 2});
+  for (const int rail : {0, 2}) {
+    EXPECT_EQ(found.device(0, 2, rail), rail);
+    EXPECT_EQ(found.device(1, 3, rail), rail + 1);
+  }
+}
+
 TEST(Rails, AFasterOneComesBeforeANearerOne) {
-  EXPECT_EQ(near_rails(1).pair(1, 3, 0), (Rails::Pair{0, 0}));
+  EXPECT_EQ(near_rails({}).pair(1, 3, 0), (Rails::Pair{0, 0}));
 }
 
 TEST(Rails, ARouteNamesThem) {
-  const Rails rails = near_rails(2);
+  const Rails rails = near_rails({2});
   EXPECT_EQ(rails.through(0, 3, 11, 11, 0), (Rails::Pair{1, 1}));
   // Not of one fabric: the sender's rail, as both ends see it.
   EXPECT_EQ(rails.through(0, 3, 11, 10, 0), (Rails::Pair{1, 1}));

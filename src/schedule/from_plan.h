@@ -44,6 +44,8 @@ class Routes {
   /// All of `others`, whose channel 0 becomes `first_channel`.
   void append(const Routes& others, int first_channel);
 
+  [[nodiscard]] bool empty() const noexcept { return paths_.empty(); }
+
   /// Distinguishes different schedules.
   [[nodiscard]] std::uint64_t digest() const;
 

@@ -43,6 +43,9 @@ struct DeviceProperties {
   /// How much a message costs the processors of both ends, as a multiple of one over a TCP socket.
   /// The same on all ends of a transport.
   double message_weight = 1;
+  /// How much longer connections take that share a device in one direction, for each one more than
+  /// one, as a share of their time.
+  double sharing_cost = 0.02;
   int port = 0;
   int max_connections = 65536;
   std::size_t max_message_bytes = std::size_t{1} << 40;

@@ -105,6 +105,11 @@ Candidates::Candidates(const Config& config, GroupFacts facts, CandidateOptions 
       hybrid_alone_(config.text(Setting::kHybrid) == "on"),
       forced_(forced_algorithms(config.text(Setting::kAlgorithm))) {
   host_of_rank_ = facts_.host_of_rank;
+  const std::vector<double> rates =
+      facts_.nic_rate > 0 ? std::vector{facts_.nic_rate} : facts_.rail_rates;
+  if (machine_ == nullptr && options_.plans_for_hosts && !rates.empty()) {
+    nic_hosts_ = std::make_shared<const NicHosts>(facts_.host_of_rank, rates);
+  }
   for_hosts_ = machine_ == nullptr && options_.plans_for_hosts && can_plan(facts_);
   if (facts_.num_ranks < 2 || (machine_ == nullptr && !for_hosts_)) return;
   // The same, unless the machine is emulated: then each rank counts as a host of its own.
@@ -150,25 +155,39 @@ double Candidates::host_path_units(const std::string& algorithm, schedule::Reque
   }
 }
 
-std::optional<Candidate> Candidates::over_rails(const std::string& algorithm,
-                                                const schedule::Request& request) {
-  std::shared_ptr<const schedule::Checked> checked = schedules_->get(algorithm, request);
-  const bool many = facts_.rail_rates.size() > 1 && checked->schedule().num_channels() > 1;
-  if (many && checked->schedule().num_channels() > facts_.max_channels) return std::nullopt;
-  std::shared_ptr<const RoutedSchedule> own;
-  if (many) {
-    schedule::Schedule weighted = checked->schedule();
-    weighted.weight = channel_weights(facts_.rail_rates, weighted.num_channels());
-    if (std::ranges::adjacent_find(weighted.weight, std::not_equal_to()) != weighted.weight.end()) {
-      checked =
-          std::make_shared<const schedule::Checked>(schedule::Checked::from(std::move(weighted)));
-      own = std::make_shared<const RoutedSchedule>(RoutedSchedule{algorithm, checked, {}});
-    }
+std::vector<Candidate> Candidates::over_rails(const std::string& algorithm,
+                                              const schedule::Request& request) {
+  const std::shared_ptr<const schedule::Checked> plain = schedules_->get(algorithm, request);
+  const int channels = plain->schedule().num_channels();
+  const bool many = facts_.rail_rates.size() > 1 && channels > 1;
+  if (many && channels > facts_.max_channels) return {};
+  const double on_host_path = host_path_units(algorithm, request, *plain);
+  std::vector<Candidate> made;
+  const auto add = [&](plan::NicRule rule, std::shared_ptr<const schedule::Checked> checked,
+                       std::shared_ptr<const RoutedSchedule> own) {
+    ScheduleShape shape = ScheduleShape::of(*checked, facts_.host_of_rank);
+    shape.host_path_units = on_host_path;
+    made.push_back({.algorithm = algorithm,
+                    .nic_rule = rule,
+                    .channels = request.channels,
+                    .shape = shape,
+                    .routed = std::move(own),
+                    .nics = nics_of(shape, checked)});
+  };
+  const std::vector<int> weights =
+      many ? channel_weights(facts_.rail_rates, channels) : std::vector<int>();
+  if (std::ranges::adjacent_find(weights, std::not_equal_to()) == weights.end()) {
+    add(plan::NicRule::kBalanced, plain, nullptr);
+    return made;
   }
-  Candidate candidate{algorithm, request.channels, ScheduleShape::of(*checked, facts_.host_of_rank),
-                      std::move(own), nullptr};
-  candidate.shape.host_path_units = host_path_units(algorithm, request, *checked);
-  return candidate;
+  schedule::Schedule weighted = plain->schedule();
+  weighted.weight = weights;
+  auto checked =
+      std::make_shared<const schedule::Checked>(schedule::Checked::from(std::move(weighted)));
+  add(plan::NicRule::kBalanced, checked,
+      std::make_shared<const RoutedSchedule>(RoutedSchedule{algorithm, checked, {}}));
+  if (nic_hosts_ != nullptr) add(plan::NicRule::kLeastUsed, plain, nullptr);
+  return made;
 }
 
 std::optional<Candidate> Candidates::over_both_classes(const std::string& algorithm,
@@ -201,7 +220,8 @@ std::optional<Candidate> Candidates::over_both_classes(const std::string& algori
   routed->hybrid_channels = hybrid;
   routed->hybrid_share = share;
   const ScheduleShape shape = ScheduleShape::of(*routed->checked);
-  return Candidate{name, channels, shape, std::move(routed), nullptr};
+  return Candidate{
+      .algorithm = name, .channels = channels, .shape = shape, .routed = std::move(routed)};
 }
 
 bool Candidates::is_forced(Collective collective, int root) const {
@@ -346,22 +366,22 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
     for (const std::string& algorithm : registered(collective, root)) {
       for (const int channels : options_.channels) {
         const schedule::Request request = request_of(collective, root, channels);
-        std::optional<Candidate> candidate = over_rails(algorithm, request);
-        if (!candidate.has_value()) continue;
-        if (machine_ != nullptr && facts_.num_ranks > 1) {
-          try {
-            candidate->cost =
-                cost_of(candidate->routed != nullptr ? *candidate->routed->checked
-                                                     : *schedules_->get(algorithm, request),
-                        {});
-          } catch (const Error& error) {
-            log::trace(log::kTuning, "{} cannot run {} on this machine: {}", name(collective),
-                       algorithm, error.what());
-            without_routes.push_back(std::move(*candidate));
-            continue;
+        for (Candidate& candidate : over_rails(algorithm, request)) {
+          if (machine_ != nullptr && facts_.num_ranks > 1) {
+            try {
+              candidate.cost =
+                  cost_of(candidate.routed != nullptr ? *candidate.routed->checked
+                                                      : *schedules_->get(algorithm, request),
+                          {});
+            } catch (const Error& error) {
+              log::trace(log::kTuning, "{} cannot run {} on this machine: {}", name(collective),
+                         algorithm, error.what());
+              without_routes.push_back(std::move(candidate));
+              continue;
+            }
           }
+          all.push_back(std::move(candidate));
         }
-        all.push_back(std::move(*candidate));
       }
     }
   }
@@ -382,7 +402,7 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
                 "the setting TOPOLOGY can name it",
                 *plan);
   }
-  if (plan != nullptr || (machine_ != nullptr && !is_forced(collective, root))) {
+  if (plan != nullptr || (plans_unasked() && !is_forced(collective, root))) {
     if (plans == nullptr) plans = planned(collective, root, plan != nullptr);
     add_plans(all, *plans, plan);
     if (plan != nullptr && all.empty()) {
@@ -403,44 +423,70 @@ void Candidates::add_plans(std::vector<Candidate>& all, const PlannedCandidates&
   for (const std::shared_ptr<const RoutedSchedule>& routed : plans.schedules) {
     if (plan != nullptr && routed->algorithm != *plan) continue;
     if (for_hosts_) {
-      all.push_back(for_hosts(*routed));
+      // Rings that differ by NICs, of which this machine has none.
+      if (plan == nullptr && routed->algorithm.starts_with("plan-nics-")) continue;
+      for (Candidate& each : for_hosts(*routed)) all.push_back(std::move(each));
       continue;
     }
     if (plan == nullptr && options_.by_peer_access && beside_fabric(routed->algorithm)) continue;
     ScheduleShape shape = ScheduleShape::of(*routed->checked, facts_.host_of_rank);
     shape.host_path_units = units_over(routed->checked->schedule(), facts_.host_path_pairs);
-    all.push_back({routed->algorithm, shape.channels, shape, routed,
-                   cost_of(*routed->checked, routed->routes)});
+    all.push_back({.algorithm = routed->algorithm,
+                   .channels = shape.channels,
+                   .shape = shape,
+                   .routed = routed,
+                   .cost = cost_of(*routed->checked, routed->routes)});
   }
 }
 
-Candidate Candidates::for_hosts(const RoutedSchedule& planned) const {
-  std::shared_ptr<const schedule::Checked> checked = planned.checked;
-  if (facts_.rail_rates.size() > 1) {
-    checked = std::make_shared<const schedule::Checked>(
-        schedule::Checked::from(spread_over_rails(planned.checked->schedule(), facts_.rail_rates)));
+std::vector<Candidate> Candidates::for_hosts(const RoutedSchedule& planned) const {
+  std::vector<Candidate> made;
+  const auto add = [&](plan::NicRule rule,
+                       const std::shared_ptr<const schedule::Checked>& checked) {
+    const std::vector<int>& weights = checked->schedule().weight;
+    ScheduleShape shape = ScheduleShape::of(*checked, facts_.host_of_rank);
+    shape.heaviest = *std::ranges::max_element(weights) * static_cast<double>(weights.size()) /
+                     std::accumulate(weights.begin(), weights.end(), 0.0);
+    // No routes: links between hosts are those of the ranks, whatever nodes the plan went through.
+    made.push_back({.algorithm = planned.algorithm,
+                    .nic_rule = rule,
+                    .channels = shape.channels,
+                    .shape = shape,
+                    .routed = std::make_shared<const RoutedSchedule>(
+                        RoutedSchedule{planned.algorithm, checked, {}}),
+                    .nics = nics_of(shape, checked)});
+  };
+  if (facts_.rail_rates.size() < 2) {
+    add(plan::NicRule::kBalanced, planned.checked);
+    return made;
   }
-  const std::vector<int>& weights = checked->schedule().weight;
-  ScheduleShape shape = ScheduleShape::of(*checked, facts_.host_of_rank);
-  shape.heaviest = *std::ranges::max_element(weights) * static_cast<double>(weights.size()) /
-                   std::accumulate(weights.begin(), weights.end(), 0.0);
-  shape.nic_rate = rate_of_weights(facts_.rail_rates, weights);
-  // No routes: links between hosts are those of the ranks, whatever nodes the plan went through.
-  return {planned.algorithm, shape.channels, shape,
-          std::make_shared<const RoutedSchedule>(
-              RoutedSchedule{planned.algorithm, std::move(checked), {}}),
-          nullptr};
+  add(plan::NicRule::kBalanced,
+      std::make_shared<const schedule::Checked>(schedule::Checked::from(
+          spread_over_rails(planned.checked->schedule(), facts_.rail_rates))));
+  if (nic_hosts_ != nullptr && planned.checked->schedule().num_channels() > 1) {
+    add(plan::NicRule::kLeastUsed, planned.checked);
+  }
+  return made;
 }
 
-bool Candidates::plans() const noexcept { return facts_.num_ranks > 1 && machine_ != nullptr; }
+std::shared_ptr<NicCost> Candidates::nics_of(
+    const ScheduleShape& shape, std::shared_ptr<const schedule::Checked> checked) const {
+  if (nic_hosts_ == nullptr) return nullptr;
+  return std::make_shared<NicCost>(nic_hosts_, std::move(checked), shape.leaving_units,
+                                   shape.longest_path - shape.local_path, facts_.lag_slots);
+}
+
+bool Candidates::plans() const noexcept { return facts_.num_ranks > 1 && plans_unasked(); }
 
 Candidate Candidates::given(std::shared_ptr<const schedule::Checked> checked) const {
   ScheduleShape shape = ScheduleShape::of(*checked, facts_.host_of_rank);
   shape.host_path_units = units_over(checked->schedule(), facts_.host_path_pairs);
-  return {kGivenSchedule, shape.channels, shape,
-          std::make_shared<const RoutedSchedule>(
-              RoutedSchedule{kGivenSchedule, std::move(checked), {}}),
-          nullptr};
+  return {
+      .algorithm = kGivenSchedule,
+      .channels = shape.channels,
+      .shape = shape,
+      .routed = std::make_shared<const RoutedSchedule>(RoutedSchedule{kGivenSchedule, checked, {}}),
+      .nics = nics_of(shape, checked)};
 }
 
 std::shared_ptr<const schedule::Checked> Candidates::schedule(Collective collective, int root,

@@ -13,6 +13,7 @@
 
 #include "core/settings.h"
 #include "core/types.h"
+#include "plan/nic_assignment.h"
 #include "schedule/checked.h"
 #include "schedule/compile.h"
 #include "topology/topology.h"
@@ -21,6 +22,7 @@
 #include "tune/group_facts.h"
 #include "tune/kept_plans.h"
 #include "tune/machine_cost.h"
+#include "tune/nic_rounds.h"
 #include "tune/routed_schedule.h"
 #include "tune/when_needed.h"
 
@@ -29,10 +31,15 @@ namespace ropewalk::tune {
 /// One algorithm's schedule, with all that prices it.
 struct Candidate {
   std::string algorithm;
+  /// Of channels and rails (link/rails.h), where there are several of both. Balanced: the data by
+  /// the rails' rates. Least used: the rail that has the fewest channels takes the next one,
+  /// however fast it is, and channels keep the data that they have on one rail.
+  plan::NicRule nic_rule = plan::NicRule::kBalanced;
   int channels = 1;  ///< as asked of the compiler; a schedule may have more
   ScheduleShape shape;
-  std::shared_ptr<const RoutedSchedule> routed;  ///< null for the registry's
-  std::shared_ptr<MachineCost> cost;             ///< where there is a machine
+  std::shared_ptr<const RoutedSchedule> routed{};  ///< null for the registry's
+  std::shared_ptr<MachineCost> cost{};             ///< where there is a machine
+  std::shared_ptr<NicCost> nics{};                 ///< where what NICs between hosts carry is known
 };
 
 /// What stands in for plans that take long to make (setting PLANNING).
@@ -53,8 +60,9 @@ struct CandidateOptions {
   /// Numbers of channels to compile the registry's algorithms with.
   std::vector<int> channels = {1};
   double message_seconds = 0;  ///< MachineCostOptions::message_seconds
-  /// ALGORITHM may name plans for the hosts of a group whose machine nobody described
-  /// (hosts_machine.h): for host memory.
+  /// Host memory: plans for the hosts of a group whose machine nobody described (hosts_machine.h)
+  /// are candidates where it is known what the hosts' NICs carry; elsewhere ALGORITHM may name
+  /// them.
   bool plans_for_hosts = false;
   /// Messages take NVLink wherever it joins two GPUs: plans over other links beside it are no
   /// candidates but where ALGORITHM names one.
@@ -119,10 +127,11 @@ class Candidates {
   // What goes over pairs of facts.host_path_pairs, whatever the number of channels.
   [[nodiscard]] double host_path_units(const std::string& algorithm, schedule::Request request,
                                        const schedule::Checked& compiled);
-  // An algorithm's schedule, by weight where rails are unequal.
+  // An algorithm's schedule, by weight where rails are unequal; where prices tell them apart, by
+  // both rules for NICs.
   // @return nothing when it has more channels than there are links
-  [[nodiscard]] std::optional<Candidate> over_rails(const std::string& algorithm,
-                                                    const schedule::Request& request);
+  [[nodiscard]] std::vector<Candidate> over_rails(const std::string& algorithm,
+                                                  const schedule::Request& request);
   // An algorithm's schedule over both classes of links of GPUs.
   // @return nothing where only one may be used
   [[nodiscard]] std::optional<Candidate> over_both_classes(const std::string& algorithm,
@@ -137,8 +146,16 @@ class Candidates {
   // The plans as candidates: `plan` alone, if given.
   void add_plans(std::vector<Candidate>& all, const PlannedCandidates& plans,
                  const std::string* plan);
-  // Of hosts: with all rails, priced as shapes are.
-  [[nodiscard]] Candidate for_hosts(const RoutedSchedule& planned) const;
+  // Of hosts: each channel on all rails, and where prices tell them apart, on one each; priced as
+  // shapes are.
+  [[nodiscard]] std::vector<Candidate> for_hosts(const RoutedSchedule& planned) const;
+  // Whether plans are candidates where no setting names one.
+  [[nodiscard]] bool plans_unasked() const noexcept {
+    return machine_ != nullptr || (for_hosts_ && nic_hosts_ != nullptr);
+  }
+  // Null where what NICs carry is not known.
+  [[nodiscard]] std::shared_ptr<NicCost> nics_of(
+      const ScheduleShape& shape, std::shared_ptr<const schedule::Checked> checked) const;
   // Where ALGORITHM names a plan for this.
   [[nodiscard]] const std::string* forced_plan(Collective collective) const;
   [[nodiscard]] std::shared_ptr<MachineCost> cost_of(const schedule::Checked& checked,
@@ -153,6 +170,7 @@ class Candidates {
   std::shared_ptr<const topology::Topology> machine_;
   WhenNeeded<OnMachine> on_machine_;  // where there is a machine of at least two ranks
   bool for_hosts_ = false;            // that is hosts_machine(), which prices nothing
+  std::shared_ptr<const NicHosts> nic_hosts_;
   Planning planning_ = Planning::kBrief;
   std::vector<int> host_of_rank_;  // schedule::Request's
   bool hybrid_alone_ = false;      // setting HYBRID: on

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "executor/block/links.h"
+#include "plan/nic_assignment.h"
 #include "schedule/checked.h"
 #include "tune/machine_cost.h"
 #include "tune/routed_schedule.h"
@@ -16,6 +17,7 @@ namespace ropewalk::tune {
 struct Choice {
   int index = 0;  ///< counts the distinct choices of this tuner
   std::string algorithm;
+  plan::NicRule nic_rule = plan::NicRule::kBalanced;  ///< Candidate's
   executor::Protocol protocol = executor::Protocol::kSimple;
   int channels = 1;
   int threads = 0;                      ///< of a block on a GPU

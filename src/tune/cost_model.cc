@@ -74,7 +74,6 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
   shape.by_address = all_by_address(checked);
   add_busiest_link(shape, checked);
   if (!host_of_rank.empty()) {
-    shape.leaving_host = tune::leaving_host(schedule, host_of_rank);
     add_links_between_hosts(shape, checked, host_of_rank);
     shape.local_path = shape.longest_path - hops_between_hosts(schedule, host_of_rank);
   }
@@ -122,23 +121,6 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
   std::sort(shape.loads.begin(), shape.loads.end());
   shape.loads.erase(std::unique(shape.loads.begin(), shape.loads.end()), shape.loads.end());
   return shape;
-}
-
-int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_of_rank) {
-  std::map<int, int> leaving;
-  for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
-    const int host = host_of_rank[rank];
-    for (const schedule::StepList& steps : schedule.programs[rank]) {
-      for (const schedule::Step& step : steps) {
-        leaving[host] += static_cast<int>(std::ranges::count_if(step.send, [&](int peer) {
-          return host_of_rank[static_cast<std::size_t>(peer)] != host;
-        }));
-      }
-    }
-  }
-  int most = 0;
-  for (const auto& [host, messages] : leaving) most = std::max(most, messages);
-  return most;
 }
 
 int hops_between_hosts(const schedule::Schedule& schedule, std::span<const int> host_of_rank) {
@@ -251,15 +233,38 @@ double busiest(const ScheduleShape& shape, const ChunkCosts& costs) {
   return most;
 }
 
-// The time of a round over the NICs of the busiest host.
-double over_nics(const ScheduleShape& shape, const CostContext& context, double chunk) {
-  return context.nic_rate > 0 ? shape.leaving_host * chunk / context.nic_rate : 0;
+// More links on a NIC cost no more.
+constexpr int kMostSharing = 5;
+// Of a link that has half of what sharing costs.
+constexpr double kSharingBytes = 256 << 10;
+
+double sharing(const ScheduleShape& shape, const CostContext& context, double unit_bytes) {
+  const double of_link = shape.leaving_link_units * unit_bytes;
+  const int others = std::clamp(context.nics.links, 1, kMostSharing) - 1;
+  return 1 + context.nic_sharing_cost * others * of_link / (of_link + kSharingBytes);
+}
+
+// NICs carry while processors work, but for the chain of messages that each call waits for, and
+// where what ranks reduce comes back to them: a rank then goes on with a round when it has its part
+// of one before, so that each costs a latency. `first`: the time of one round by processors and
+// latencies; `work`: of each further one.
+double with_nics(const ScheduleShape& shape, const CostContext& context, double chain, double first,
+                 double work, double rounds, double round_bytes) {
+  const double without = plan::pipelined_seconds(first, rounds, work);
+  if (context.nics.period == 0) return without;
+  const bool comes_back = shape.all.combined_in > 0 && shape.all.copied_in > 0;
+  const double latency =
+      (context.ranks_per_core > 1 ? kCrowdedShare : 1) * context.machine.network_latency;
+  const double nics =
+      context.nics.seconds(rounds, round_bytes) * sharing(shape, context, rounds * round_bytes);
+  return std::max(without, chain + nics + (comes_back ? (rounds - 1) * latency : 0));
 }
 
 double over_network(const ScheduleShape& shape, const CostContext& context, double chunk,
                     double rounds) {
   const MachineConstants& machine = context.machine;
   const int leaving_hops = shape.longest_path - shape.local_path;
+  const double round_bytes = chunk * shape.parts * shape.channels;
   // A message within a host: as without a network.
   double local_hop = machine.hop_latency +
                      shape.channels * (2 * machine.chunk_cost + chunk / machine.copy_rate +
@@ -270,17 +275,17 @@ double over_network(const ScheduleShape& shape, const CostContext& context, doub
     const ChunkCosts costs = network_costs(machine, kCrowdedShare * machine.network_message, chunk);
     const double all = costs.of(shape.all) / shape.ranks * context.ranks_per_core;
     const double most = busiest(shape, costs);
-    const double first =
-        all + most + leaving_hops * machine.network_message + shape.local_path * local_hop;
-    const double nics = over_nics(shape, context, chunk);
-    return plan::pipelined_seconds(std::max(first, nics), rounds, std::max({all, most, nics}));
+    const double chain = leaving_hops * machine.network_message + shape.local_path * local_hop;
+    return with_nics(shape, context, chain, all + most + chain, std::max(all, most), rounds,
+                     round_bytes);
   }
   const ChunkCosts costs = network_costs(machine, machine.network_message, chunk);
-  const double work = std::max(busiest(shape, costs), over_nics(shape, context, chunk));
-  // The latency has the cost of a short message in it.
-  const double hop = machine.network_latency + shape.channels * 2 * chunk / machine.network_rate;
+  const double work = busiest(shape, costs);
+  // The latency has the cost of a short message in it. One thread does the work of all channels.
+  const double hop = machine.network_latency + (shape.channels - 1) * machine.network_message +
+                     shape.channels * 2 * chunk / machine.network_rate;
   const double path = leaving_hops * hop + shape.local_path * local_hop;
-  return plan::pipelined_seconds(std::max(path, work), rounds, work);
+  return with_nics(shape, context, path, std::max(path, work), work, rounds, round_bytes);
 }
 
 }  // namespace

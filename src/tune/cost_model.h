@@ -20,8 +20,10 @@
 // memory, and those hops of the longest chain that no chain has between hosts take these links'
 // latency.
 //
-// Where the rate of a host's NICs was measured, no round takes less than what its M messages that
-// leave a host take over them, M * b / rate.
+// Where the rate of a host's NICs was measured, a call takes no less than its messages take over
+// them (nic_rounds.h), and the latency of its longest chain of messages in addition. Where k links
+// share a NIC, that is 1 + (k - 1) * cost times as long, with the cost that long transfers have;
+// those of few bytes a link have less of it, b / (b + 256 KiB).
 #pragma once
 
 #include <cstddef>
@@ -30,6 +32,7 @@
 #include <vector>
 
 #include "schedule/checked.h"
+#include "tune/nic_rounds.h"
 
 namespace ropewalk::tune {
 
@@ -53,8 +56,9 @@ struct CostContext {
   MachineConstants machine;
   double ranks_per_core = 1;
   bool network = false;  ///< some ranks are on other hosts
-  /// What the NICs in use carry out of a host, bytes/s, measured; 0: not known, taken as no limit.
-  double nic_rate = 0;
+  /// What the NICs take for the schedule's rounds; zero: not known, taken as no limit.
+  NicRounds nics{};
+  double nic_sharing_cost = 0;  ///< GroupFacts::nic_sharing_cost
 };
 
 /// The work of a rank in one round of a schedule, in messages and copies of a part each.
@@ -80,19 +84,14 @@ struct ScheduleShape {
   bool by_address = false;      ///< every message can be sent by address, in place or not
   std::vector<RankLoad> loads;  ///< the distinct ones
   int ranks = 1;
-  RankLoad all;  ///< of all ranks together
-  /// Messages that leave the host that most of them leave; see leaving_host().
-  int leaving_host = 0;
-  double leaving_units = 0;       ///< the same as data, of the host that most leaves
+  RankLoad all;                   ///< of all ranks together
+  double leaving_units = 0;       ///< data that leaves a host, of the one that most leaves
   double leaving_link_units = 0;  ///< of that, over the link between two ranks that has most
   /// Sent to other hosts and received from them, by the rank that has most of both together.
   double leaving_rank_units = 0;
   /// The share of the channel that carries most, times their number: more than 1 where channels
   /// have weights, and that is not to be left out.
   double heaviest = 1;
-  /// What the NICs carry for these channels by their weights, as CostContext::nic_rate; 0: as that
-  /// says.
-  double nic_rate = 0;
   bool rooted = false;    ///< data goes to the root, or comes from it
   int fan = 0;            ///< ranks that one rank sends to, or receives from, on one channel
   int link_messages = 1;  ///< in a round, on the link that has most
@@ -104,10 +103,8 @@ struct ScheduleShape {
   static ScheduleShape of(const schedule::Checked& checked, std::span<const int> host_of_rank = {});
 };
 
-/// The messages of a round that leave the busiest host. `host_of_rank` by rank.
-int leaving_host(const schedule::Schedule& schedule, std::span<const int> host_of_rank);
-
-/// Hops between hosts on the chain of dependent messages that has most of them.
+/// Hops between hosts on the chain of dependent messages that has most of them. `host_of_rank` by
+/// rank.
 int hops_between_hosts(const schedule::Schedule& schedule, std::span<const int> host_of_rank);
 
 /// Units that one rank sends, or receives, over links of these pairs: whichever rank and direction

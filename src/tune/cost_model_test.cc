@@ -144,17 +144,6 @@ TEST(CostModel, WhomARankSendsToOrReceivesFromIsCountedByChannel) {
   EXPECT_FALSE(ScheduleShape::of(*schedules.get("ring", {Collective::kAllReduce, 4, 0, 1})).rooted);
 }
 
-TEST(CostModel, BytesThatLeaveAHostAreCounted) {
-  schedule::CheckedSchedules schedules;
-  const auto ring = schedules.get("ring", {Collective::kAllGather, 4, 0, 1});
-  const std::vector<int> pairs = {0, 0, 1, 1};
-  const std::vector<int> apart = {0, 1, 2, 3};
-  const std::vector<int> together = {0, 0, 0, 0};
-  EXPECT_EQ(leaving_host(ring->schedule(), pairs), 3);  // of the one that passes on
-  EXPECT_EQ(leaving_host(ring->schedule(), apart), 3);
-  EXPECT_EQ(leaving_host(ring->schedule(), together), 0);
-}
-
 TEST(CostModel, WhatLeavesAHostIsCountedAsDataAndAsHops) {
   schedule::CheckedSchedules schedules;
   const std::vector<int> hosts = schedule::testing::equal_hosts(2, 4);
@@ -339,6 +328,45 @@ TEST(Predict, RanksThatShareACoreWaitForEachOtherOverANetwork) {
   ScheduleShape uneven = two_ranks();
   uneven.ranks = 8;  // on four cores: then the busiest rank limits
   EXPECT_DOUBLE_EQ(predicted(uneven, 4, false, 2, true), all / 4 + busiest + 2 * 40 + 3 * busiest);
+}
+
+// What the NICs take is not added to the work, but to the chain of messages that a call waits for.
+TEST(Predict, NoCallTakesLessThanItsNics) {
+  ScheduleShape copies = two_ranks();
+  copies.loads.erase(copies.loads.begin());
+  copies.all.combined_in = 0;
+  CostContext context{whole_seconds(), 1, true};
+  const auto seconds = [&](const ScheduleShape& shape, std::size_t chunks) {
+    return predict(shape, context, chunks * kChunk, kChunk, false);
+  };
+  const double without = seconds(copies, 4);
+  const double path = 2 * (23 + 2 * 29);
+  context.nics = {.alone = 2.0 / kChunk, .first = 2.0 / kChunk, .period = 1.0 / kChunk};
+  EXPECT_DOUBLE_EQ(seconds(copies, 4), without);  // fast ones
+  context.nics = {.alone = 2e3 / kChunk, .first = 2e3 / kChunk, .period = 1e3 / kChunk};
+  EXPECT_DOUBLE_EQ(seconds(copies, 1), path + 2e3);
+  EXPECT_DOUBLE_EQ(seconds(copies, 4), path + 2e3 + 3 * 1e3);
+  // What is reduced comes back: each further round waits for a latency, too.
+  EXPECT_DOUBLE_EQ(seconds(two_ranks(), 4), path + 2e3 + 3 * 1e3 + 3 * 23);
+}
+
+TEST(Predict, LinksThatShareANicTakeLonger) {
+  ScheduleShape shape = two_ranks();
+  shape.longest_path = 0;  // the NICs alone
+  shape.leaving_link_units = 1;
+  CostContext context{whole_seconds(), 1, true};
+  const auto seconds = [&](std::size_t bytes, int links, double cost) {
+    context.nics = {.alone = 1, .first = 1, .period = 1, .links = links};
+    context.nic_sharing_cost = cost;
+    return predict(shape, context, bytes, bytes, false);
+  };
+  constexpr std::size_t kLong = std::size_t{64} << 20;
+  const double alone = seconds(kLong, 1, 0.5);
+  EXPECT_DOUBLE_EQ(seconds(kLong, 3, 0), alone);
+  EXPECT_NEAR(seconds(kLong, 3, 0.5) / alone, 2, 0.01);
+  EXPECT_NEAR(seconds(kLong, 9, 0.5) / alone, 3, 0.02);  // as five
+  // Few bytes a link are through before it shows.
+  EXPECT_LT(seconds(16 << 10, 3, 0.5), 1.1 * seconds(16 << 10, 1, 0.5));
 }
 
 // The heaviest channel says how many rounds there are, the data stays what it is.

@@ -35,7 +35,6 @@ ScheduleShape message_shape(bool leaves_host) {
   shape.link_units = 1;
   shape.work_units = 2;
   if (!leaves_host) return shape;
-  shape.leaving_host = 1;
   shape.leaving_units = 1;
   shape.leaving_link_units = 1;
   shape.leaving_rank_units = 1;

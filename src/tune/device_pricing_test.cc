@@ -31,7 +31,7 @@ DeviceLimits nvlink() {
 Candidate candidate(const char* algorithm, Collective collective, int ranks, int channels = 1) {
   const auto checked =
       schedule::CheckedSchedules().get(algorithm, {collective, ranks, 0, channels});
-  return {algorithm, channels, ScheduleShape::of(*checked), nullptr, nullptr};
+  return {.algorithm = algorithm, .channels = channels, .shape = ScheduleShape::of(*checked)};
 }
 
 const Candidate kRing = candidate("ring", Collective::kAllReduce, 4);
@@ -56,7 +56,8 @@ TEST(DevicePricing, OverANetworkLongAllReducesAreHierarchical) {
   const auto seconds = [&](const char* algorithm) {
     const auto checked =
         schedule::CheckedSchedules().get(algorithm, {Collective::kAllReduce, 8, 0, 1, {}, hosts});
-    const Candidate of{algorithm, 1, ScheduleShape::of(*checked, hosts), nullptr, nullptr};
+    const Candidate of{
+        .algorithm = algorithm, .channels = 1, .shape = ScheduleShape::of(*checked, hosts)};
     return pricing.price(of, static_cast<std::size_t>(bytes)).predicted_seconds;
   };
   EXPECT_NEAR(seconds("hierarchical"), bytes / constants.network_rate,
@@ -78,7 +79,8 @@ class TwoHosts : public ::testing::Test {
     // As candidates are: of one channel, but for pairs that only some of all channels use.
     const auto checked = schedules_.get(algorithm, {collective, 4, 0, 1, {}, kHosts});
     const auto eight = schedules_.get(algorithm, {collective, 4, 0, 8, {}, kHosts});
-    Candidate candidate{algorithm, 1, ScheduleShape::of(*checked, kHosts), nullptr, nullptr};
+    Candidate candidate{
+        .algorithm = algorithm, .channels = 1, .shape = ScheduleShape::of(*checked, kHosts)};
     if (!by_network) candidate.shape.host_path_units = units_over(eight->schedule(), kBetween);
     return DevicePricing(priced_config(), limits, {}).price(candidate, bytes);
   }
@@ -142,7 +144,7 @@ const std::vector<std::pair<int, int>> kDiagonals = {{0, 3}, {1, 2}};
 Candidate beside_diagonals(const char* algorithm, std::vector<int> order) {
   const auto checked = schedule::CheckedSchedules().get(
       algorithm, {Collective::kAllReduce, 4, 0, 1, std::move(order)});
-  Candidate candidate{algorithm, 1, ScheduleShape::of(*checked), nullptr, nullptr};
+  Candidate candidate{.algorithm = algorithm, .channels = 1, .shape = ScheduleShape::of(*checked)};
   candidate.shape.host_path_units = units_over(checked->schedule(), kDiagonals);
   return candidate;
 }

@@ -26,6 +26,9 @@ struct GroupFacts {
   /// Where each host has several NICs: what each rail (link/rails.h) carries, bytes/s, the fastest
   /// first. Channel c goes over rail c % rail_rates.size().
   std::vector<double> rail_rates;
+  /// Where it has one, and several ranks of a host share it: what that carries; 0: not known.
+  double nic_rate = 0;
+  double nic_sharing_cost = 0;  ///< transport::DeviceProperties::sharing_cost
   /// GPUs: pairs of one host that are linked through its memory, where others have access to each
   /// other's. The lower rank first.
   std::vector<std::pair<int, int>> host_path_pairs;

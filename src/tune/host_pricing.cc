@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "tune/rail_weights.h"
-
 namespace ropewalk::tune {
 namespace {
 
@@ -42,6 +40,7 @@ HostPricing::HostPricing(const Config& config, const GroupFacts& facts,
   context_.machine = constants;
   context_.ranks_per_core = std::max(1.0, facts.ranks_per_processor);
   context_.network = facts.num_hosts > 1;
+  context_.nic_sharing_cost = facts.nic_sharing_cost;
   const std::size_t given = config.bytes(Setting::kSingleCopyBytes);
   given_address_bytes_ = given != 0;
   if (given != 0) {
@@ -97,13 +96,24 @@ Choice HostPricing::message(std::size_t /*bytes*/) const {
 }
 
 double HostPricing::least(const Candidate& candidate, std::size_t unit_bytes) const {
+  if (candidate.nics != nullptr) {
+    // With other chunks it may be that much less.
+    return kWorthCutting * priced(candidate, unit_bytes, candidate.nics->least()).predicted_seconds;
+  }
   return candidate.cost == nullptr ? 0 : candidate.cost->least(static_cast<double>(unit_bytes));
 }
 
 Choice HostPricing::price(const Candidate& candidate, std::size_t unit_bytes) const {
+  return priced(candidate, unit_bytes,
+                candidate.nics == nullptr ? NicRounds() : candidate.nics->rounds());
+}
+
+Choice HostPricing::priced(const Candidate& candidate, std::size_t unit_bytes,
+                           const NicRounds& nics) const {
   const ScheduleShape& shape = candidate.shape;
   Choice choice;
   choice.algorithm = candidate.algorithm;
+  choice.nic_rule = candidate.nic_rule;
   choice.channels = candidate.channels;
   choice.routed = candidate.routed;
   set_chunks(choice);
@@ -112,8 +122,7 @@ Choice HostPricing::price(const Candidate& candidate, std::size_t unit_bytes) co
     choice.limiting_links = candidate.cost->limiting_links();
   }
   CostContext context = context_;
-  context.nic_rate =
-      shape.nic_rate > 0 ? shape.nic_rate : rate_of_channels(facts_.rail_rates, shape.channels);
+  context.nics = nics;
   const auto seconds_of = [&](std::size_t chunk, bool by_address) {
     if (candidate.cost == nullptr) return predict(shape, context, unit_bytes, chunk, by_address);
     return candidate.cost->predict(static_cast<double>(unit_bytes), static_cast<double>(chunk));

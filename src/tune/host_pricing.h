@@ -21,6 +21,9 @@ class HostPricing final : public Pricing {
   [[nodiscard]] double message_seconds() const noexcept;
 
  private:
+  // Where NICs take so much.
+  [[nodiscard]] Choice priced(const Candidate& candidate, std::size_t unit_bytes,
+                              const NicRounds& nics) const;
   void set_chunks(Choice& choice) const;
   /// The share of the time through slots that a transfer of `bytes` by address must stay below.
   [[nodiscard]] double worth_of(std::size_t bytes) const noexcept;

@@ -30,7 +30,8 @@ Choice doubling_priced(const MachineConstants& constants, std::size_t bytes) {
   // Ranks combine what they receive into what they send next, which has no address of its own.
   const auto checked =
       schedule::CheckedSchedules().get("recursive_doubling", {Collective::kAllReduce, 2, 0, 1});
-  const Candidate candidate{"recursive_doubling", 1, ScheduleShape::of(*checked), nullptr, nullptr};
+  const Candidate candidate{
+      .algorithm = "recursive_doubling", .channels = 1, .shape = ScheduleShape::of(*checked)};
   EXPECT_FALSE(candidate.shape.by_address);
   return HostPricing(Config::load(), facts_of_two(), constants).price(candidate, bytes);
 }
@@ -48,7 +49,8 @@ TEST(HostPricing, ChunksOfASlotGoByAddressOnlyWhereThatIsSooner) {
 TEST(HostPricing, ARootDoesNotWaitForReadersThatShareItsCore) {
   const auto checked =
       schedule::CheckedSchedules().get("direct", {Collective::kBroadcast, 4, 0, 1});
-  const Candidate candidate{"direct", 1, ScheduleShape::of(*checked), nullptr, nullptr};
+  const Candidate candidate{
+      .algorithm = "direct", .channels = 1, .shape = ScheduleShape::of(*checked)};
   ASSERT_TRUE(candidate.shape.by_address);
   const MachineConstants constants = rates_of(10e9, 40e9);
   GroupFacts facts = facts_of_two();

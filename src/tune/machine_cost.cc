@@ -163,8 +163,8 @@ double MachineCost::predict(double unit_bytes, double chunk_bytes) {
   const int exponent = static_cast<int>(std::floor(std::log(size) / std::log(kSizeStep)));
   const double low = std::pow(kSizeStep, exponent);
   const double fraction = (size - low) / (low * kSizeStep - low);
-  const Walked small = walked(exponent);
-  const Walked large = walked(exponent + 1);
+  const Rounds small = walked(exponent);
+  const Rounds large = walked(exponent + 1);
   const auto between = [&](double a, double b) { return a + (b - a) * fraction; };
   const double first = between(small.first, large.first);
   const double period = std::max(between(small.period, large.period), busiest_ * size) +
@@ -173,36 +173,32 @@ double MachineCost::predict(double unit_bytes, double chunk_bytes) {
   return std::min(alone * rounds, plan::pipelined_seconds(first, rounds, period));
 }
 
-MachineCost::Walked MachineCost::walked(int exponent) {
+const MachineCost::Rounds& MachineCost::walked(int exponent) {
   const auto [entry, is_new] = walked_.try_emplace(exponent);
-  if (is_new) {
-    const double size = std::pow(kSizeStep, exponent);
-    if (sends_.size() > kMostWalked) {
-      entry->second = in_closed_form(size);
-    } else {
-      int most_lag = 0;
-      for (const Strand& strand : strands_) most_lag = std::max(most_lag, strand.last_lag);
-      // Steps that lag fill their links one turn after the other: until all of them run, no round
-      // takes as long as later ones do, and what is filled once is drained once.
-      const auto wanted =
-          static_cast<std::size_t>(most_lag > 0 ? 2 * most_lag + kMostRounds : kMostRounds);
-      const int rounds = static_cast<int>(
-          std::clamp<std::size_t>(kWalkedMessages / sends_.size(), kLeastRounds, wanted));
-      const std::vector<double> ends = walk(size, rounds);
-      const double alone = walk(size, 1).back();
-      if (most_lag == 0) {
-        entry->second = {alone, alone, (ends.back() - ends.front()) / (rounds - 1)};
-      } else {
-        const int half = rounds / 2;
-        const double period = (ends.back() - ends[at(half)]) / (rounds - 1 - half);
-        entry->second = {alone, ends.back() - period * (rounds - 1), period};
-      }
-    }
-  }
+  if (is_new) entry->second = rounds_of(std::pow(kSizeStep, exponent));
   return entry->second;
 }
 
-MachineCost::Walked MachineCost::in_closed_form(double unit_bytes) const {
+MachineCost::Rounds MachineCost::rounds_of(double unit_bytes) const {
+  if (sends_.empty()) return {};
+  if (sends_.size() > options_.most_walked) return in_closed_form(unit_bytes);
+  int most_lag = 0;
+  for (const Strand& strand : strands_) most_lag = std::max(most_lag, strand.last_lag);
+  // Steps that lag fill their links one turn after the other: until all of them run, no round
+  // takes as long as later ones do, and what is filled once is drained once.
+  const auto wanted =
+      static_cast<std::size_t>(most_lag > 0 ? 2 * most_lag + kMostRounds : kMostRounds);
+  const int rounds = static_cast<int>(
+      std::clamp<std::size_t>(kWalkedMessages / sends_.size(), kLeastRounds, wanted));
+  const std::vector<double> ends = walk(unit_bytes, rounds);
+  const double alone = walk(unit_bytes, 1).back();
+  if (most_lag == 0) return {alone, alone, (ends.back() - ends.front()) / (rounds - 1)};
+  const int half = rounds / 2;
+  const double period = (ends.back() - ends[at(half)]) / (rounds - 1 - half);
+  return {alone, ends.back() - period * (rounds - 1), period};
+}
+
+MachineCost::Rounds MachineCost::in_closed_form(double unit_bytes) const {
   double hop = 0;
   for (const Path& path : paths_) {
     hop = std::max(hop, path.latency + largest_block_ * unit_bytes / path.slowest);

@@ -21,7 +21,7 @@
 //
 // Where nothing shares a link, F = (hops of the longest path) * (latency + chunk / capacity of the
 // slowest link) and P = B or, in a schedule whose steps wait for each other, F. That formula is
-// used where a walk would take too long (more than kMostWalked messages a round).
+// used where a walk would take too long (MachineCostOptions::most_walked).
 //
 // How good it is: machine_cost_test.cc has the range of its ratio to the simulator
 // (schedule/simulate.h), which shares links fairly and has code of its own.
@@ -46,6 +46,8 @@ struct MachineCostOptions {
   /// A FIFO's next chunk is sent before the last one has arrived, as the executors do; else one at
   /// a time, as in the simulator.
   bool overlaps = true;
+  /// A round of more messages has the formula instead.
+  std::size_t most_walked = 40'000;
 };
 
 /// A link with its part in a schedule.
@@ -79,6 +81,15 @@ class MachineCost {
   /// Seconds for units (schedule/layout.h) of `unit_bytes`, in chunks of at most `chunk_bytes`.
   [[nodiscard]] double predict(double unit_bytes, double chunk_bytes);
 
+  /// What rounds of one size take, seconds.
+  struct Rounds {
+    double alone = 0;   ///< one round without others
+    double first = 0;   ///< the first of many, extrapolated from later ones
+    double period = 0;  ///< between the ends of two rounds
+  };
+  /// Of rounds that move so many bytes of a unit each.
+  [[nodiscard]] Rounds rounds_of(double unit_bytes) const;
+
   /// Seconds that predict() does not fall short of, at once.
   [[nodiscard]] double least(double unit_bytes) const;
 
@@ -90,8 +101,6 @@ class MachineCost {
   [[nodiscard]] const std::vector<LinkShare>& links() const noexcept { return links_; }
   /// Those that limit algbw(): the busiest, within a millionth.
   [[nodiscard]] std::vector<LinkShare> limiting_links() const;
-
-  static constexpr std::size_t kMostWalked = 40'000;
 
  private:
   struct Path {
@@ -118,15 +127,9 @@ class MachineCost {
     int sender = -1;  // strands
     int receiver = -1;
   };
-  // What rounds of one size take.
-  struct Walked {
-    double alone = 0;   // one round without others, seconds
-    double first = 0;   // the first of many, extrapolated from later ones
-    double period = 0;  // between the ends of two rounds
-  };
-  [[nodiscard]] Walked walked(int exponent);
+  [[nodiscard]] const Rounds& walked(int exponent);
   [[nodiscard]] std::vector<double> walk(double unit_bytes, int rounds) const;
-  [[nodiscard]] Walked in_closed_form(double unit_bytes) const;
+  [[nodiscard]] Rounds in_closed_form(double unit_bytes) const;
 
   MachineCostOptions options_;
   std::vector<double> capacity_;  // bytes per second, of the links that are used
@@ -144,7 +147,7 @@ class MachineCost {
   double busiest_ = 0;          // seconds per byte of a unit
   double algbw_ = 0;
   std::vector<LinkShare> links_;
-  std::map<int, Walked> walked_;
+  std::map<int, Rounds> walked_;
 };
 
 }  // namespace ropewalk::tune

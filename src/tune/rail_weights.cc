@@ -63,28 +63,4 @@ schedule::Schedule spread_over_rails(schedule::Schedule schedule, std::span<cons
   return schedule;
 }
 
-double rate_of_weights(std::span<const double> rates, std::span<const int> weights) {
-  if (rates.empty() || weights.empty()) return 0;
-  std::vector<double> of_rail(rates.size());
-  double all = 0;
-  for (std::size_t channel = 0; channel < weights.size(); ++channel) {
-    of_rail[channel % rates.size()] += weights[channel];
-    all += weights[channel];
-  }
-  double last = 0;
-  for (std::size_t rail = 0; rail < rates.size(); ++rail) {
-    last = std::max(last, of_rail[rail] / rates[rail]);
-  }
-  return all / last;
-}
-
-double rate_of_channels(std::span<const double> rates, int channels) {
-  double sum = 0;
-  for (std::size_t rail = 0; rail < rates.size() && rail < static_cast<std::size_t>(channels);
-       ++rail) {
-    sum += rates[rail];
-  }
-  return sum;
-}
-
 }  // namespace ropewalk::tune

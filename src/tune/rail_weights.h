@@ -23,11 +23,4 @@ bool as_fast(double rate, double fastest);
 /// @param rates as there; fewer than two: the schedule itself
 schedule::Schedule spread_over_rails(schedule::Schedule schedule, std::span<const double> rates);
 
-/// What channels of these weights carry together over their rails when all are done at the same
-/// time at the earliest, bytes/s: the rail that is done last decides. 0 where no rate is known.
-double rate_of_weights(std::span<const double> rates, std::span<const int> weights);
-
-/// What `channels` channels carry together, bytes/s; 0 where no rate is known.
-double rate_of_channels(std::span<const double> rates, int channels);
-
 }  // namespace ropewalk::tune

@@ -44,23 +44,6 @@ TEST(RailWeights, NoneIsZero) {
   EXPECT_EQ(channel_weights(std::array{100e6, 1e3}, 2), (Weights{16, 1}));
 }
 
-TEST(RailWeights, RateOfTheRailsInUse) {
-  const std::array rates = {100e6, 100e6, 50e6, 25e6};
-  EXPECT_DOUBLE_EQ(rate_of_channels(rates, 1), 100e6);
-  EXPECT_DOUBLE_EQ(rate_of_channels(rates, 4), 275e6);
-  EXPECT_DOUBLE_EQ(rate_of_channels(rates, 9), 275e6);
-  EXPECT_DOUBLE_EQ(rate_of_channels({}, 2), 0);
-}
-
-TEST(RailWeights, TheRailThatIsDoneLastDecides) {
-  const std::array rates = {100e6, 50e6};
-  EXPECT_DOUBLE_EQ(rate_of_weights(rates, std::array{2, 1}), 150e6);
-  EXPECT_DOUBLE_EQ(rate_of_weights(rates, std::array{1, 1}), 100e6);
-  EXPECT_DOUBLE_EQ(rate_of_weights(rates, std::array{1, 1, 1}), 150e6);
-  EXPECT_DOUBLE_EQ(rate_of_weights(rates, std::array{1}), 100e6);
-  EXPECT_DOUBLE_EQ(rate_of_weights({}, std::array{1}), 0);
-}
-
 TEST(RailWeights, ASpreadScheduleHasEachChannelOnEachRail) {
   schedule::Schedule schedule = schedule::compile("ring", {Collective::kAllReduce, 3, 0, 2});
   schedule.weight = {3, schedule::kMaxWeight};

@@ -80,7 +80,8 @@ void Tuner::set_schedule(Choice& choice, Collective collective, int root,
                          const Candidate& candidate) {
   choice.index = next_index_++;
   std::shared_ptr<const schedule::Checked>& schedule =
-      chosen_[{collective, has_root(collective) ? root : 0, choice.algorithm, choice.channels}];
+      chosen_[{collective, has_root(collective) ? root : 0, choice.algorithm, choice.channels,
+               choice.nic_rule}];
   if (schedule == nullptr) {
     schedule = candidates_.schedule(collective, root, candidate, choice.channels);
   }
@@ -108,7 +109,10 @@ void Tuner::add_limits(const topology::Topology& machine, Collective collective,
     try {
       std::shared_ptr<const schedule::Checked> checked = choice.schedule;
       if (checked == nullptr) {
-        const Candidate candidate{choice.algorithm, choice.channels, {}, choice.routed, nullptr};
+        const Candidate candidate{.algorithm = choice.algorithm,
+                                  .channels = choice.channels,
+                                  .shape = {},
+                                  .routed = choice.routed};
         checked = candidates_.schedule(collective, root, candidate, choice.channels);
       }
       const MachineCost cost(routes, checked->schedule(), checked->report().longest_path,
@@ -134,7 +138,7 @@ void Tuner::adopt(Collective collective, int root) {
     rooted_.erase({collective, its_root});
   }
   std::erase_if(chosen_, [&](const auto& entry) {
-    const auto& [of, from, algorithm, channels] = entry.first;
+    const auto& [of, from, algorithm, channels, rule] = entry.first;
     return of == collective && from == its_root && algorithm != kGivenSchedule;
   });
 }

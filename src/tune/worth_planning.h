@@ -19,9 +19,9 @@ namespace ropewalk::tune {
 /// @param machine its gpus()[r] is that of rank r
 bool worth_planning(const topology::Topology& machine);
 
-/// Host memory: whether the setting ALGORITHM may name plans. Several hosts with several ranks on
-/// one of them, few enough to have a channel for each tree. None is a candidate unasked: a plan
-/// that the cost model priced below a ring took longer (docs/planning.md).
+/// Host memory: whether there are plans for a group whose machine nobody described. Several hosts
+/// with several ranks on one of them, few enough to have a channel for each tree. They are
+/// candidates unasked where what the hosts' NICs carry was measured.
 bool can_plan(const GroupFacts& facts);
 
 }  // namespace ropewalk::tune

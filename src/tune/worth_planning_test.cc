@@ -165,15 +165,118 @@ TEST(HostsMachine, SeveralRanksOnOneOfSeveralHostsCanBePlannedFor) {
   }
 }
 
-TEST(PlansForFoundHosts, AreNoneUnasked) {
+TEST(PlansForFoundHosts, AreNoneUnaskedWhereNicsAreNotKnown) {
   for (const std::vector<int>& hosts :
        {std::vector{0, 0, 0, 0}, std::vector{0, 1, 2, 3}, std::vector{0, 0, 1, 1}, kThreeAndFive}) {
     schedule::CheckedSchedules schedules;
-    Tuner tuner = host_tuner(worth_config(), on_found_hosts(hosts, kUnequalNics), {}, schedules);
+    Tuner tuner = host_tuner(worth_config(), on_found_hosts(hosts, {}), {}, schedules);
     EXPECT_FALSE(tuner.plans());
     EXPECT_TRUE(plans_of(tuner.priced(Collective::kAllReduce, 0, kLongUnits)).empty());
   }
 }
+
+TEST(PlansForFoundHosts, AreCandidatesWhereNicsAreKnown) {
+  for (const std::vector<int>& hosts : {std::vector{0, 0, 1, 1}, kThreeAndFive}) {
+    for (const bool several : {false, true}) {
+      GroupFacts facts = on_found_hosts(hosts, several ? kUnequalNics : std::vector<double>());
+      if (!several) facts.nic_rate = 1e9;
+      schedule::CheckedSchedules schedules;
+      Tuner tuner = host_tuner(worth_config(), facts, {}, schedules);
+      EXPECT_TRUE(tuner.plans());
+      EXPECT_EQ(tuner.machine(), nullptr);
+      for (const Collective collective : plan::planned_collectives()) {
+        for (const std::size_t bytes : {std::size_t{8}, std::size_t{1} << 20, kLongUnits}) {
+          const std::vector<Choice> candidates = tuner.priced(collective, 0, bytes);
+          EXPECT_FALSE(plans_of(candidates).empty()) << name(collective);
+          const Choice chosen = *tuner.choose(collective, 0, bytes);
+          EXPECT_DOUBLE_EQ(chosen.predicted_seconds, candidates.front().predicted_seconds);
+          EXPECT_LE(chosen.predicted_seconds, best_shape(candidates)) << name(collective);
+        }
+      }
+    }
+  }
+}
+
+// No schedule of the registry sends as little out of hosts with unequally many ranks.
+TEST(PlansForFoundHosts, ArePreferredByLongCallsWhereNicsLimit) {
+  schedule::CheckedSchedules schedules;
+  Tuner tuner =
+      host_tuner(worth_config(), on_found_hosts(kThreeAndFive, {20e6, 10e6}), {}, schedules);
+  const Choice chosen = *tuner.choose(Collective::kAllReduce, 0, 4 << 20);
+  EXPECT_TRUE(is_plan(chosen)) << chosen.algorithm;
+  EXPECT_LT(chosen.predicted_seconds,
+            0.8 * best_shape(tuner.priced(Collective::kAllReduce, 0, 4 << 20)));
+}
+
+// All ranks price alike, and so choose alike.
+TEST(PlansForFoundHosts, AreTheSameOnAllRanks) {
+  schedule::CheckedSchedules schedules;
+  const GroupFacts facts = on_found_hosts({0, 1, 0, 1, 0}, {20e6, 10e6});
+  Tuner one = host_tuner(worth_config(), facts, {}, schedules);
+  Tuner other = host_tuner(worth_config(), facts, {}, schedules);
+  for (const std::size_t bytes : {std::size_t{64} << 10, std::size_t{4} << 20}) {
+    const auto mine = one.choose(Collective::kAllReduce, 0, bytes);
+    const auto theirs = other.choose(Collective::kAllReduce, 0, bytes);
+    EXPECT_EQ(mine->algorithm, theirs->algorithm);
+    EXPECT_EQ(mine->chunk_bytes, theirs->chunk_bytes);
+    EXPECT_EQ(mine->schedule->schedule(), theirs->schedule->schedule());
+  }
+}
+
+// ---- rules for NICs ---------------------------------------------------------------------
+
+std::vector<Choice> by_rule(const std::vector<Choice>& all, const std::string& algorithm,
+                            plan::NicRule rule) {
+  std::vector<Choice> found;
+  for (const Choice& choice : all) {
+    if (choice.algorithm == algorithm && choice.nic_rule == rule) found.push_back(choice);
+  }
+  return found;
+}
+
+TEST(NicRules, UnequalNicsArePricedBalancedAndByTheLeastUsed) {
+  schedule::CheckedSchedules schedules;
+  Tuner tuner =
+      host_tuner(worth_config(), on_found_hosts(kThreeAndFive, {20e6, 10e6}), {}, schedules);
+  const std::vector<Choice> all = tuner.priced(Collective::kAllReduce, 0, 4 << 20);
+  const auto least_used = by_rule(all, "ring", plan::NicRule::kLeastUsed);
+  ASSERT_EQ(least_used.size(), 1U);
+  EXPECT_EQ(least_used.front().channels, 2);
+  // The slow NIC has half of the data then.
+  for (const Choice& balanced : by_rule(all, "ring", plan::NicRule::kBalanced)) {
+    if (balanced.channels < 2) continue;
+    EXPECT_LT(balanced.predicted_seconds, 0.8 * least_used.front().predicted_seconds);
+  }
+  EXPECT_EQ(tuner.choose(Collective::kAllReduce, 0, 4 << 20)->nic_rule, plan::NicRule::kBalanced);
+}
+
+TEST(NicRules, OfEqualNicsShapesHaveOneForm) {
+  schedule::CheckedSchedules schedules;
+  Tuner tuner =
+      host_tuner(worth_config(), on_found_hosts(kThreeAndFive, {20e6, 19e6}), {}, schedules);
+  const std::vector<Choice> all = tuner.priced(Collective::kAllReduce, 0, 4 << 20);
+  EXPECT_TRUE(by_rule(all, "ring", plan::NicRule::kLeastUsed).empty());
+}
+
+// A plan of several trees: each on one NIC instead of each on all, so that fewer links share one.
+TEST(NicRules, TheLeastUsedIsTakenWhereSharingCosts) {
+  schedule::CheckedSchedules schedules;
+  GroupFacts facts = on_found_hosts({0, 0, 1, 1}, {20e6, 20e6});
+  facts.nic_sharing_cost = 0.5;
+  Tuner tuner = host_tuner(worth_config("plan-rail-chain"), facts, {}, schedules);
+  const std::vector<Choice> all = tuner.priced(Collective::kAllReduce, 0, 4 << 20);
+  const auto balanced = by_rule(all, "plan-rail-chain", plan::NicRule::kBalanced);
+  const auto least_used = by_rule(all, "plan-rail-chain", plan::NicRule::kLeastUsed);
+  ASSERT_EQ(balanced.size(), 1U);
+  ASSERT_EQ(least_used.size(), 1U);
+  EXPECT_EQ(balanced.front().channels, 2 * least_used.front().channels);
+  EXPECT_LT(least_used.front().predicted_seconds, 0.8 * balanced.front().predicted_seconds);
+  const Choice chosen = *tuner.choose(Collective::kAllReduce, 0, 4 << 20);
+  EXPECT_EQ(chosen.nic_rule, plan::NicRule::kLeastUsed);
+  EXPECT_EQ(chosen.schedule->schedule().num_channels(), least_used.front().channels);
+}
+
+// ---- plans that a setting names ---------------------------------------------------------
 
 TEST(PlansForFoundHosts, NamedTheyHaveEachChannelOnEachNic) {
   schedule::CheckedSchedules schedules;

@@ -8,16 +8,21 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "comm/explain.h"
 #include "core/error.h"
 #include "core/network_interfaces.h"
 #include "diagnose/measure.h"
@@ -466,6 +471,67 @@ TEST(HostsOfSeveralNics, PlansForHostsThatNobodyDescribed) {
       return fmt::format("{} wrong by {}", result.wrong, result.algorithm);
     });
     for (const std::string& text : texts_of(ranks, 5)) EXPECT_EQ(text, "0 wrong by " + algorithm);
+  }
+}
+
+// What explain says of an operation: the chosen one is the cheapest of all candidates, plans among
+// them. Returns what was chosen, or what is wrong.
+std::string chosen_by_price(comm::Communicator& comm, Collective collective, std::size_t bytes) {
+  using nlohmann::json;
+  const json found = json::parse(comm::explain(comm, collective, bytes, 0));
+  double least = std::numeric_limits<double>::infinity();
+  double chosen = least;
+  bool has_plan = false;
+  for (const json& each : found["candidates"]) {
+    const double predicted = each["predicted_us"];
+    least = std::min(least, predicted);
+    has_plan |= each["kind"] == "plan";
+    if (each["algorithm"] == found["chosen"] && each["nic_rule"] == found["nic_rule"]) {
+      chosen = std::min(chosen, predicted);
+    }
+  }
+  if (!has_plan) return "no plan is a candidate";
+  if (chosen > 1.1 * least) {
+    return fmt::format("{} takes {} us, the best {}", found["chosen"].dump(), chosen, least);
+  }
+  double shares = found["nic_gbps"].size() > 1 ? 0 : 1;
+  for (const json& each : found["channel_nics"]) shares += each["share"].get<double>();
+  if (std::abs(shares - 1) > 1e-9) return fmt::format("the NICs' shares are {}", shares);
+  return fmt::format("{} {}", found["chosen"].dump(), found["nic_rule"].dump());
+}
+
+// By prices alone: how long calls take is measured by benchmarks/between_hosts.
+TEST(HostsOfSeveralNics, UnaskedTheCheapestRunsPlansAmongThem) {
+  for (const std::vector<int>& rates : {std::vector{30}, std::vector{20, 10}}) {
+    const TwoHosts hosts(rates);
+    if (!hosts.ready() || !hosts.shaped()) {
+      GTEST_SKIP() << "network namespaces with shaped interfaces cannot be made here";
+    }
+    RankOptions options;
+    options.settings = {{"TIMEOUT", "60"}, {"NET", "tcp"}, {"PLANNING", "wait"}};
+    options.before = [&](int rank) { hosts.enter(rank % 2); };
+    RankProcesses ranks(5, options, [](comm::Communicator& comm) {
+      std::string all;
+      for (const Collective collective : {Collective::kAllReduce, Collective::kBroadcast,
+                                          Collective::kAllGather, Collective::kReduceScatter}) {
+        const std::size_t gathers =
+            collective == Collective::kAllReduce || collective == Collective::kBroadcast
+                ? 1
+                : static_cast<std::size_t>(comm.size());
+        for (const std::size_t unit : {std::size_t{64} << 10, std::size_t{4} << 20}) {
+          all += chosen_by_price(comm, collective, unit * gathers) + ", ";
+        }
+      }
+      return all + "wrong: " + wrong_collectives(comm);
+    });
+    const std::vector<std::string> texts = texts_of(ranks, 5);
+    for (const std::string& text : texts) {
+      EXPECT_EQ(text, texts.front());
+      EXPECT_TRUE(text.ends_with("wrong: ")) << text;
+      for (const char* words : {"no plan", "takes", "shares"}) {
+        EXPECT_EQ(text.find(words), std::string::npos) << text;
+      }
+    }
   }
 }
 

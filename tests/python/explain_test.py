@@ -9,6 +9,7 @@ import pytest
 import ropewalk
 from conftest import Program
 from ropewalk import schedule
+from ropewalk.cli import explain
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 
@@ -82,6 +83,16 @@ def test_the_setting_and_the_network_show(program: Program) -> None:
     assert [each["algorithm"] for each in found["candidates"]] == ["ring"]
     assert found["chosen_by"] == "setting ALGORITHM"
     assert (found["hosts"], found["network"], found["nic_gbps"]) == (2, "tcp", [])
+    assert (found["nic_rule"], found["channel_nics"]) == (None, [])
+
+
+def test_nics_are_told_with_their_channels_and_shares() -> None:
+    def channel(number: int, nic: str, share: float, distance: int = 0) -> dict[str, object]:
+        return {"channel": number, "nic": nic, "share": share, "distance": distance}
+
+    two = [channel(0, "eth0", 0.5), channel(1, "eth1", 0.2, 22), channel(2, "eth0", 0.3)]
+    words = "eth0 80% (channels 0, 2); eth1 20% (channels 1, at distance 22)"
+    assert explain.nics_in_words(two) == words
 
 
 def test_long_pieces_are_as_the_transport_wishes(program: Program) -> None:

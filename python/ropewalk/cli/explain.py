@@ -122,6 +122,20 @@ def _in_words(links: list[dict[str, Any]]) -> str:
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
+def nics_in_words(channels: list[dict[str, Any]]) -> str:
+    """The first rank's NICs, each with its channels and their share of the data."""
+    of_nic: dict[str, list[dict[str, Any]]] = {}
+    for each in channels:
+        of_nic.setdefault(each["nic"], []).append(each)
+    words = []
+    for nic, carried in of_nic.items():
+        numbers = ", ".join(str(each["channel"]) for each in carried)
+        share = sum(each["share"] for each in carried)
+        far = f", at distance {carried[0]['distance']}" if carried[0]["distance"] else ""
+        words.append(f"{nic} {share:.0%} (channels {numbers}{far})")
+    return "; ".join(words)
+
+
 def _print(found: dict[str, Any]) -> None:
     links = "1 host" if found["network"] is None else f"{found['hosts']} hosts, {found['network']}"
     out = console.output()
@@ -129,16 +143,16 @@ def _print(found: dict[str, Any]) -> None:
     table = Table(box=None, pad_edge=False)
     planned = any(each["algbw_gbps"] is not None for each in found["candidates"])
     rates = ("GB/s at most",) if planned else ()
-    spread = bool(found["nic_gbps"])
-    channels = ("channels",) if spread else ()
+    spread = found["nic_rule"] is not None
+    channels = ("channels", "NICs") if spread else ()
     for title in ("algorithm", *channels, "predicted us", *rates, "chunk bytes", "copies"):
-        left = title in ("algorithm", "copies")
+        left = title in ("algorithm", "NICs", "copies")
         table.add_column(title, justify="left" if left else "right")
     for each in found["candidates"]:
         rate = each["algbw_gbps"]
         table.add_row(
             each["algorithm"],
-            *((str(each["channels"]),) if spread else ()),
+            *((str(each["channels"]), each["nic_rule"]) if spread else ()),
             f"{each['predicted_us']:.3g}",
             *(("-" if rate is None else f"{rate:.4g}",) if planned else ()),
             str(each["chunk_bytes"]),
@@ -146,7 +160,7 @@ def _print(found: dict[str, Any]) -> None:
         )
     out.print(table)
     out.print(f"machine: {found['machine']['name']}, {found['machine']['origin']}")
-    if spread:
+    if found["nic_gbps"]:
         out.print(f"NICs of each host, GB/s: {', '.join(f'{x:.3g}' for x in found['nic_gbps'])}")
     if found["bound"] is not None:
         out.print(f"bound: {found['bound']['algbw_gbps']:.4g} GB/s; {found['bound']['words']}")
@@ -161,6 +175,8 @@ def _print(found: dict[str, Any]) -> None:
         tuned = "" if chunks["state"] == "fixed" else ", tuned while such calls are repeated"
         out.print(f"chunks: {chunks['bytes']} bytes{tuned}")
     over = f" over {found['channels']} channels" if spread else ""
+    if found["channel_nics"]:
+        out.print(f"NICs by the rule {found['nic_rule']}: {nics_in_words(found['channel_nics'])}")
     out.print(f"runs: {found['chosen']}{over}, by {found['chosen_by']}")
     if found["copy_engines"]:
         out.print("with its output in a symmetric window: by copy engines (setting COPY_ENGINES)")

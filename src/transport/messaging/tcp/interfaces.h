@@ -27,4 +27,7 @@ struct Interface {
 /// @throws Error kInvalidArgument when a filter leaves nothing
 std::vector<Interface> find_interfaces(std::string_view filter);
 
+/// DeviceProperties::sharing_cost under a congestion control, as the kernel names it.
+double sharing_cost(std::string_view congestion_control);
+
 }  // namespace ropewalk::transport::tcp

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/first_line.h"
 #include "transport/messaging/tcp/handshake.h"
 
 namespace ropewalk::transport::tcp {
@@ -11,7 +12,6 @@ namespace {
 
 // One-way latency over a present-day network with plain sockets; used only to order the providers.
 constexpr double kLatencyUs = 20;
-
 class Tcp final : public Transport {
  public:
   explicit Tcp(const Config& config)
@@ -32,6 +32,7 @@ class Tcp final : public Transport {
     properties.address = chosen.address.text();
     properties.speed_mbps = chosen.speed_mbps;
     properties.latency_us = kLatencyUs;
+    properties.sharing_cost = sharing_cost_;
     properties.max_message_bytes = kMaxMessageBytes;
     properties.max_requests = static_cast<int>(kMaxRequests);
     properties.max_grouped_receives = static_cast<int>(kMaxGroup);
@@ -61,6 +62,8 @@ class Tcp final : public Transport {
   }
 
   const std::vector<Interface> interfaces_;
+  const double sharing_cost_ =
+      sharing_cost(first_line("/proc/sys/net/ipv4/tcp_congestion_control"));
   const Options options_;
   Linger linger_;
 };

@@ -147,6 +147,13 @@ TEST(Checksum, DependsOnEveryBitAndPosition) {
   EXPECT_NE(first, checksum(data.data(), data.size()));
 }
 
+TEST(TcpInterfaces, SharingOneCostsByTheCongestionControl) {
+  EXPECT_DOUBLE_EQ(sharing_cost("cubic"), DeviceProperties().sharing_cost);
+  EXPECT_DOUBLE_EQ(sharing_cost(""), DeviceProperties().sharing_cost);  // not known
+  for (const char* bbr : {"bbr", "bbr2"}) EXPECT_GT(sharing_cost(bbr), sharing_cost("reno")) << bbr;
+  EXPECT_GE(make_transport(Config())->properties(0).sharing_cost, sharing_cost("reno"));
+}
+
 TEST(TcpInterfaces, FilterThatLeavesNothingIsAnError) {
   Config config;
   config.set("SOCKET_IFNAME", "=nosuch0", "test");
