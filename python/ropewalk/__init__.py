@@ -27,6 +27,7 @@ from ropewalk.groups import group
 from ropewalk.joining import device_count, init, init_all, unique_id, why_no_device
 from ropewalk.operators import PreMulSum
 from ropewalk.planning import Plan, plan
+from ropewalk.queues import Queues
 from ropewalk.registration import Registration
 from ropewalk.request import Handle
 from ropewalk.window import Batch, Window
@@ -45,6 +46,7 @@ __all__ = [
     "PeerLostError",
     "Plan",
     "PreMulSum",
+    "Queues",
     "Registration",
     "SystemCallError",
     "TimeoutError",

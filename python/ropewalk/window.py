@@ -8,18 +8,18 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ropewalk import request
 from ropewalk._library import Batch as BatchHandle
-from ropewalk._library import MessageWindow, check, library
+from ropewalk._library import check, library
 from ropewalk.arguments import integer
 from ropewalk.arrays import Buffer, buffer_of
 from ropewalk.device_arrays import Stream, stream_handle
-from ropewalk.errors import ArgumentError, UsageError
+from ropewalk.errors import ArgumentError
 from ropewalk.process_bound import ProcessBound
 from ropewalk.request import Handle
+from ropewalk.window_handle import Device, WindowHandle, device_number
 
 if TYPE_CHECKING:
     from ropewalk.communicator import Communicator
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 _ALL_PEERS = -1
 _MOST_COUNT = (1 << 63) - 1
 _MOST_OFFSET = (1 << 64) - 1
-
-
-Device = Union[int, str, None]
 
 
 class DeviceMemory:
@@ -49,20 +46,6 @@ class DeviceMemory:
         }
 
 
-def _device_number(device: Device, comm: Communicator) -> int:
-    """The GPU's number; -1 for the host's memory."""
-    if device is None or device == "cpu":
-        return -1
-    if isinstance(device, str):
-        kind, _, number = device.partition(":")
-        if kind == "cuda" and (not number or number.isdecimal()):
-            if number:
-                return int(number)
-            return 0 if comm.device is None else comm.device
-        raise ArgumentError(f'device {device!r}: pass "cuda", "cuda:1", 1 or None')
-    return integer(device, "device", 0)
-
-
 def _buffer(array: Any, name: str, *, writable: bool) -> Buffer:
     """Memory that an operation reads or writes."""
     buffer = buffer_of(array, name, writable=writable)
@@ -71,7 +54,7 @@ def _buffer(array: Any, name: str, *, writable: bool) -> Buffer:
     return buffer
 
 
-class Window(ProcessBound):
+class Window(WindowHandle):
     """A window, as this rank has it. Made by `Communicator.window`.
 
     Each rank has a part, which the others put to and get from without a call of its own. What tells
@@ -107,12 +90,10 @@ class Window(ProcessBound):
         self, comm: Communicator, array_or_nbytes: Any, slots: int, device: Device = None
     ) -> None:
         """See Communicator.window."""
-        self._comm = comm
-        number = _device_number(device, comm)
-        self._slots = integer(slots, "slots", 1, 4096)
+        super().__init__(comm, slots)
+        number = device_number(device, comm)
         self._owner: Any = None
         self._on_gpu = number >= 0
-        self._handle = MessageWindow()
         out = ctypes.byref(self._handle)
         if _is_size(array_or_nbytes):
             nbytes = integer(array_or_nbytes, "nbytes", 0)
@@ -137,16 +118,6 @@ class Window(ProcessBound):
         comm._call(make)
 
     # ---- what it is
-
-    @property
-    def slots(self) -> int:
-        """Counters for each source rank."""
-        return self._slots
-
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed, or its communicator was; or is not made yet, in an open group."""
-        return not self._handle or self._comm.closed
 
     @property
     def array(self) -> Any:
@@ -301,52 +272,11 @@ class Window(ProcessBound):
         """An empty batch of operations on this window."""
         return Batch(self)
 
-    # ---- its end
-
-    def close(self) -> None:
-        """Ends it. All ranks call; returns when all have, and what they did to it is done.
-
-        Raises:
-            UsageError: this rank has operations on it that were started with `blocking=False` and
-                have not ended. Wait for them, and call again.
-        """
-        if self.closed:
-            return
-        handle = self._open()
-
-        def note() -> None:
-            self._handle = MessageWindow()
-            self._owner = None
-
-        self._comm._call(lambda: check(library().rwWindowFree(handle)), note)
-
-    def __enter__(self) -> Window:
-        """Itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        """Closes, unless the block ends by an exception: the other ranks may not come here."""
-        if kind is None and not self._comm.elsewhere:
-            self.close()
-
     # ---- common parts
 
-    def _open(self) -> MessageWindow:
-        self._comm.c_handle  # noqa: B018  raises when the communicator is closed
-        if not self._handle:
-            raise UsageError("the window was closed, or is in a group that has not ended")
-        return self._handle
-
-    def _rank_number(self, value: int, name: str) -> int:
-        return integer(value, name, 0, self._comm.size - 1)
-
-    def _slot(self, value: int) -> int:
-        return integer(value, "slot", 0, self._slots - 1)
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._owner = None
 
     @staticmethod
     def _start(

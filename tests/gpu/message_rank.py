@@ -92,6 +92,31 @@ def streams(comm: Communicator) -> None:
         window.close()
 
 
+def queues(comm: Communicator) -> None:
+    """As many messages as the queue has room for, and longer ones, all enqueued at once."""
+    right, left = neighbours(comm)
+    sizes = (0, 1, 8, 250, 1000, 65_536, 300_001)
+    with comm.queues(65_536, slots=2, device=torch.cuda.current_device()) as there:
+        stream = torch.cuda.Stream()
+        seen = []
+        with torch.cuda.stream(stream):
+            for turn, nbytes in enumerate(sizes * 3):
+                source = values(comm.rank, nbytes, turn)
+                out = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+                # What is longer than the queue is sent while the peer receives.
+                if nbytes <= 65_536 or comm.rank % 2 == 0:
+                    there.send(source, right, turn % 2, stream=stream)
+                    there.receive(out, left, turn % 2, stream=stream)
+                else:
+                    there.receive(out, left, turn % 2, stream=stream)
+                    there.send(source, right, turn % 2, stream=stream)
+                seen.append((out, values(left, nbytes, turn)))
+        stream.synchronize()
+        for got, expected in seen:
+            assert torch.equal(got, expected), got.numel()
+        comm.check()
+
+
 def gets(comm: Communicator) -> None:
     right, _ = neighbours(comm)
     for window in windows(comm):
@@ -258,7 +283,7 @@ def deadline(comm: Communicator) -> None:
 
 PARTS: dict[str, Callable[[Communicator], None]] = {
     function.__name__: function
-    for function in (host, streams, gets, batches, graphs, refused, until_lost, deadline)
+    for function in (host, streams, queues, gets, batches, graphs, refused, until_lost, deadline)
 }
 
 

@@ -58,19 +58,19 @@ def run_two(command: list[str], settings: list[dict[str, str]]) -> str:
 
 
 @pytest.mark.parametrize(
-    "part", ["host", "streams", "gets", "batches", "graphs", "refused", "deadline"]
+    "part", ["host", "streams", "queues", "gets", "batches", "graphs", "refused", "deadline"]
 )
 def test_processes(part: str) -> None:
     run(part)
 
 
-@pytest.mark.parametrize("part", ["host", "streams", "gets", "batches", "graphs"])
+@pytest.mark.parametrize("part", ["host", "streams", "queues", "gets", "batches", "graphs"])
 def test_three_processes(part: str) -> None:
     run(part, 3)
 
 
 @pytest.mark.parametrize("net", ["tcp", "shm"])
-@pytest.mark.parametrize("part", ["host", "streams", "gets", "batches", "graphs"])
+@pytest.mark.parametrize("part", ["host", "streams", "queues", "gets", "batches", "graphs"])
 def test_two_hosts(part: str, net: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RW_HOSTS", "2")
     monkeypatch.setenv("ROPEWALK_NET", net)

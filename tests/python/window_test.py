@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,3 +181,60 @@ def test_a_rank_that_left() -> None:
     with pytest.raises(UsageError, match="finalized or aborted"):
         windows[1].signal(0)
     comms[0].finalize()
+
+
+# With software in place of CUDA's driver, whose GPUs run no kernels.
+ON_STAND_IN = """
+import numpy, ropewalk
+comms = ropewalk.init_all(2)
+with ropewalk.group():
+    queues = [comm.queues(1000, slots=2, device="cuda:0") for comm in comms]
+with ropewalk.group():
+    window = [comm.window(8, device="cuda:0") for comm in comms]
+assert queues[0].slots == 2
+for words, function in {
+    "kernels": lambda: queues[0].send(numpy.zeros(4), 1, stream=1),
+    "peer": lambda: queues[0].receive(numpy.zeros(4), 2, stream=1),
+    "slot": lambda: queues[0].receive(numpy.zeros(4), 1, 2, stream=1),
+}.items():
+    try:
+        function()
+    except (ropewalk.UsageError, ropewalk.ArgumentError) as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
+with ropewalk.group():
+    for each in (*queues, *window):
+        each.close()
+assert all(each.closed for each in queues)
+try:
+    queues[0].send(numpy.zeros(4), 1, stream=1)
+except ropewalk.UsageError as error:
+    assert "closed" in str(error)
+print("all done")
+"""
+
+
+def test_queues_on_gpus() -> None:
+    library = Path(os.environ.get("RW_BUILD_DIR", "build")) / "tests" / "libstand_in_cuda.so"
+    if not library.exists():
+        pytest.skip("no build with tests at hand ($RW_BUILD_DIR)")
+    ended = subprocess.run(
+        [sys.executable, "-c", ON_STAND_IN],
+        env={**os.environ, "ROPEWALK_CUDA_LIBRARY": str(library.resolve())},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.stdout == "all done\n", ended.stdout + ended.stderr
+
+
+def test_queues_are_for_gpus(worlds: Worlds) -> None:
+    def body(comm: Communicator) -> None:
+        for device, words in ((None, "for GPUs"), ("cpu", "for GPUs"), ("gpu", "pass")):
+            with pytest.raises(ArgumentError, match=words):
+                comm.queues(1000, device=device)
+        with pytest.raises(ArgumentError, match="nbytes"):
+            comm.queues(0, device="cuda")
+
+    run_ranks(worlds(1), body)
