@@ -122,10 +122,11 @@ void KernelQueues::make_links(const std::vector<int>& peers, int slots) {
     cuda.check(cuda.host_allocate(&memory_, bytes, gpus::kCuHostPortable | gpus::kCuHostDeviceMap),
                "cuMemHostAlloc");
     gpus::CuPointer device = 0;
-    if (const gpus::CuResult mapped = cuda.host_pointer(&device, memory_, 0);
-        mapped != gpus::kCuSuccess) {
+    try {
+      cuda.check(cuda.host_pointer(&device, memory_, 0), "cuMemHostGetDevicePointer");
+    } catch (const Error&) {
       give();
-      cuda.check(mapped, "cuMemHostGetDevicePointer");
+      throw;
     }
     shift = device - reinterpret_cast<std::uint64_t>(memory_);
   }
