@@ -96,7 +96,13 @@ rw_label_tests(slow schedule_test "Recorded/SimulatedMachines.*/(dgx|mi250)"
 rw_label_tests(slow schedule_test "Simulate.AThousandRanksBroadcast"
   "3 s without a sanitizer; fewer ranks run")
 
-rw_label_tests(slow hosts_test "HostsOfSeveralNics.(ChannelsAreSpread|OneThatVanishes|APlanNames)"
+rw_label_tests(slow schedule_test "Reach.TreesOfRandomPlansTellAllToo"
+  "27 s under the address sanitizer; all registered algorithms run")
+rw_label_tests(slow tune_test "NicRules.UnequalNicsArePricedBalancedAndByTheLeastUsed"
+  "52 s under the address sanitizer, pricing plans of eight ranks; the other rules run")
+
+rw_label_tests(slow hosts_test
+  "HostsOfSeveralNics.(ChannelsAreSpread|OneThatVanishes|APlanNames|UnaskedTheCheapest)"
   "34 to 66 s each with no other test beside it; other tests of several NICs run")
 
 rw_label_tests(slow executor_test "^Limits\\."
