@@ -214,6 +214,12 @@ Window& Carrier::window_of(const Frame& frame) const {
   return *found->second;
 }
 
+KernelQueues& Carrier::queues_of(const Frame& frame) const {
+  KernelQueues* queues = window_of(frame).queues();
+  if (queues == nullptr) throw malformed("for no queue");
+  return *queues;
+}
+
 void Carrier::handle(int rank, Peer& peer, const Frame& frame, const SlotHeader& header,
                      const std::byte* data) {
   const std::uint64_t bytes = header.bytes;
@@ -244,18 +250,8 @@ void Carrier::handle(int rank, Peer& peer, const Frame& frame, const SlotHeader&
       }
       return;
     }
-    case FrameKind::kQueued: {
-      KernelQueues* queues = window_of(frame).queues();
-      if (queues == nullptr) throw malformed("for no queue");
-      queues->deliver(rank, frame.slot, {data, bytes});
-      return;
-    }
-    case FrameKind::kTaken: {
-      KernelQueues* queues = window_of(frame).queues();
-      if (queues == nullptr) throw malformed("for no queue");
-      queues->hear_taken(rank, frame.slot, frame.value);
-      return;
-    }
+    case FrameKind::kQueued: queues_of(frame).deliver(rank, frame.slot, {data, bytes}); return;
+    case FrameKind::kTaken: queues_of(frame).hear_taken(rank, frame.slot, frame.value); return;
     case FrameKind::kGet: {
       GetRequest request;
       if (bytes != sizeof request) throw malformed("a get");

@@ -100,6 +100,7 @@ class Carrier {
   void handle(int rank, Peer& peer, const Frame& frame, const executor::SlotHeader& header,
               const std::byte* data);
   Window& window_of(const Frame& frame) const;
+  KernelQueues& queues_of(const Frame& frame) const;
   // Null where the memory is the host's.
   GpuInbox* inbox_of(const Window& window) const;
   void settle();
