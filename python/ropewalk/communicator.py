@@ -934,6 +934,13 @@ class Communicator(ProcessBound):
             ADAPT_CHUNKS: "measuring" or "settled" on one rank, else "follows") and gain
             (where settled: the time at first over the time now; else None).
 
+            copies: on host memory, where calls of that size can go by address (one copy) and
+            through slots (two) and try both (setting ADAPT_COPIES; else None): by_address (the next
+            such call), chosen_by_address (by the cost model), decides (whether this rank does, for
+            all), and, on that rank, data_in_caches and data_from_memory: settled (the trial is
+            over) and gain (the time of the form that is not used over that of the used one; 1
+            before).
+
             Where each rank has a GPU of its own on the machine (GPUs that were found, or settings
             TOPOLOGY, EMULATE): bound (algbw_gbps, and in words why), algbw_gbps of each candidate
             for long messages, and limiting_links of the chosen one (link, type, capacity, load);

@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "comm/prepared.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "schedule/layout.h"
-#include "schedule/reach.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -20,31 +16,7 @@ constexpr std::size_t kLongCall = std::size_t{1} << 20U;
 constexpr std::size_t kLeastStaged = std::size_t{4} << 10U;
 constexpr std::size_t kLeastByAddress = std::size_t{64} << 10U;
 constexpr std::size_t kMostByAddress = std::size_t{16} << 20U;
-// Of operations with a root: what finds the rank that decides takes time with the square of them.
 constexpr int kMostRootedRanks = 256;
-
-// The rank whose note all ranks have when a call is over.
-std::optional<int> decider_of(const CollectiveCall& call, const schedule::Schedule& schedule,
-                              const Extent& extent) {
-  switch (call.collective) {
-    case Collective::kAllReduce:
-    case Collective::kAllGather:
-    case Collective::kReduceScatter:
-    case Collective::kAllToAll: return 0;
-    case Collective::kBroadcast:
-    case Collective::kScatter:
-    case Collective::kReduce:
-    case Collective::kGather: {
-      if (schedule.num_ranks > kMostRootedRanks) return std::nullopt;
-      const std::vector<int> heard =
-          schedule::heard_by_all(schedule, call.count, granule_of(extent.element_bytes));
-      if (heard.empty()) return std::nullopt;
-      return std::ranges::find(heard, call.root) != heard.end() ? call.root : heard.front();
-    }
-    case Collective::kSendRecv: return std::nullopt;
-  }
-  return std::nullopt;
-}
 
 }  // namespace
 
@@ -61,10 +33,7 @@ std::optional<ChunkRange> chunk_range(const CollectiveCall& call, const Extent& 
     return std::nullopt;
   }
   const std::size_t unit_bytes = call.count * extent.element_bytes;
-  // Of a rank's larger buffer; the same on all ranks.
-  const int units =
-      std::min(schedule::num_units(call.collective, schedule.num_ranks), schedule.num_ranks);
-  const std::size_t bytes = unit_bytes * static_cast<std::size_t>(units);
+  const std::size_t bytes = largest_bytes(call, extent, schedule.num_ranks);
   if (bytes < kLongCall) return std::nullopt;
   const bool given = by_address && choice.address_chunk_bytes > choice.chunk_bytes;
   const std::size_t least =
@@ -82,7 +51,7 @@ std::optional<ChunkRange> chunk_range(const CollectiveCall& call, const Extent& 
   // Sizes that are no codes are rounded down.
   if (tune::chunk_bytes(range.least) < least && range.least < range.start) ++range.least;
   if (range.least == range.most) return std::nullopt;
-  const std::optional<int> decider = decider_of(call, schedule, extent);
+  const std::optional<int> decider = decider_of(call, schedule, extent, kMostRootedRanks);
   if (!decider.has_value()) return std::nullopt;
   range.decider = *decider;
   if (has_root(call.collective)) range.period_calls = tune::PeriodMeter::calls_of(bytes);
@@ -130,23 +99,13 @@ ChunkReport AgreedChunks::Shape::report() const noexcept {
 
 AgreedChunks::Shape* AgreedChunks::of(const CollectiveCall& call, const Extent& extent,
                                       const tune::Choice& choice, const ChunkRange& range) {
-  const Key key = key_of(call, extent);
-  auto found = shapes_.find(key);
-  if (found == shapes_.end() && shapes_.size() == kMostShapes) return nullptr;
-  Shape fresh(choice.algorithm, range, rank_ == range.decider);
-  if (found == shapes_.end()) {
-    found = shapes_.emplace(key, std::move(fresh)).first;
-  } else if (found->second.algorithm_ != choice.algorithm || found->second.range_ != range) {
-    found->second = std::move(fresh);
-  }
-  return &found->second;
+  return shapes_.of(call, extent, Shape(choice.algorithm, range, rank_ == range.decider));
 }
 
 std::optional<ChunkReport> AgreedChunks::report(const CollectiveCall& call,
                                                 const Extent& extent) const {
-  const auto found = shapes_.find(key_of(call, extent));
-  if (found == shapes_.end()) return std::nullopt;
-  return found->second.report();
+  const Shape* shape = shapes_.find(call, extent);
+  return shape == nullptr ? std::nullopt : std::optional(shape->report());
 }
 
 }  // namespace ropewalk::comm

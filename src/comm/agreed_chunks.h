@@ -1,24 +1,7 @@
 // Chunk sizes that are tuned while long operations run (tune/chunk_controller.h), alike on all
 // ranks without a message of its own.
 //
-// Both ends of a link must cut a call alike. One rank decides for all. Before a call begins it
-// decides on the chunk of the *next* call of that shape, and writes it as a note into the tag of
-// each chunk that it sends (executor/note.h). A rank that has received the note writes it into what
-// it sends from then on. Only calls are tuned in which every rank receives a chunk with the note
-// before its call is over, in any run of the schedule (schedule/reach.h). So nothing is sent for
-// it, no call waits for it, and all ranks change at the same call of a shape.
-//
-// - Where every output has data of every rank (all-reduce, all-gather, reduce-scatter, all-to-all)
-//   rank 0 decides. It is not done before every rank has begun, so that it judges by the time of
-//   each call.
-// - In a broadcast and a scatter the root decides, since its data goes to all. It is done before
-//   the others, so that it judges by the periods of many calls (tune/period_meter.h).
-// - In a reduce and a gather data goes to the root alone. They are tuned where the schedule leads
-//   the data of some rank through all others: between two ranks, along a chain. That rank decides,
-//   by periods. In other trees and in direct sends no rank's data passes all others: whatever the
-//   root measures, it cannot tell the others with the data of such calls.
-//
-// Calls with another root are of another shape.
+// Both ends of a link must cut a call alike, so one rank decides for all (comm/call_decider.h).
 //
 // Elements are combined in an order that does not depend on chunks, so that results are the same
 // bits whatever the chunk.
@@ -26,11 +9,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
-#include <tuple>
 
+#include "comm/call_decider.h"
 #include "comm/collective_call.h"
 #include "executor/note.h"
 #include "tune/choice.h"
@@ -95,9 +77,11 @@ class AgreedChunks {
     /// @throws Error kInternal without a note
     void completed(std::uint8_t note, double seconds, int rank);
     [[nodiscard]] ChunkReport report() const noexcept;
+    [[nodiscard]] bool alike(const Shape& other) const {
+      return algorithm_ == other.algorithm_ && range_ == other.range_;
+    }
 
    private:
-    friend class AgreedChunks;
     void measured(double seconds, int rank);
     [[nodiscard]] std::size_t bytes_of(tune::ChunkCode code) const noexcept {
       return code == range_.start ? range_.start_bytes : tune::chunk_bytes(code);
@@ -109,8 +93,7 @@ class AgreedChunks {
     std::optional<tune::PeriodMeter> periods_;         // where it times calls together
   };
 
-  /// Of a call that begins; null when there are too many shapes for this one. A shape begins anew
-  /// when its algorithm or range is not what it was. The pointer holds for ever.
+  /// As CallShapes::of(). A shape begins anew when its algorithm or range is not what it was.
   Shape* of(const CollectiveCall& call, const Extent& extent, const tune::Choice& choice,
             const ChunkRange& range);
   /// nullopt for a shape that has not been called.
@@ -118,17 +101,8 @@ class AgreedChunks {
                                                   const Extent& extent) const;
 
  private:
-  // Calls of a program that never calls twice alike are not worth remembering.
-  static constexpr std::size_t kMostShapes = 1024;
-  // Calls of one size in bytes share their chunks, whatever the type. With their root.
-  using Key = std::tuple<Collective, std::size_t, int>;
-  static Key key_of(const CollectiveCall& call, const Extent& extent) noexcept {
-    return {call.collective, call.count * extent.element_bytes,
-            has_root(call.collective) ? call.root : 0};
-  }
-
   int rank_;
-  std::map<Key, Shape> shapes_;
+  CallShapes<Shape> shapes_;
 };
 
 }  // namespace ropewalk::comm

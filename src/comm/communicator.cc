@@ -44,7 +44,7 @@ constexpr std::chrono::milliseconds kCompareAfter{100};
 constexpr std::uint32_t kCallTag = 0x43000000;
 constexpr std::uint32_t kShrinkTag = 0x45000000;
 
-// Calls of which no chunk is long enough to be copied by two ranks at once.
+// Of each buffer: calls of which no chunk is long enough to be copied by two ranks at once.
 constexpr std::size_t kShortCallBytes = std::size_t{32} << 10U;
 static_assert(!executor::is_shared_copy(kShortCallBytes));
 
@@ -628,7 +628,7 @@ HostCall* Communicator::short_call(const CollectiveCall& call) {
   const PreparedCollective& collective = prepared.collective();
   // Long calls may wait within a transfer, which takes a task for its deadline.
   const bool is_short =
-      prepared.extent().input_bytes + prepared.extent().output_bytes <= kShortCallBytes &&
+      std::max(prepared.extent().input_bytes, prepared.extent().output_bytes) <= kShortCallBytes &&
       collective.connected() && collective.strands().size() == 1;
   return is_short ? &prepared : nullptr;
 }
@@ -1060,6 +1060,7 @@ Communicator::Explained Communicator::explain(const CollectiveCall& call) {
                       tuner.background(call.collective, call.root),
                       std::nullopt,
                       std::nullopt,
+                      std::nullopt,
                       std::nullopt};
   // Found GPUs are as they were measured, which prices have, and not as their links are described.
   if (const topology::Topology* machine = planned_machine(); machine != nullptr) {
@@ -1067,7 +1068,9 @@ Communicator::Explained Communicator::explain(const CollectiveCall& call) {
     tuner.add_limits(*machine, call.collective, call.root, std::span(&explained.choice, 1));
   }
   if (&calls == host_calls_.get()) {
-    explained.chunks = host_executor_->chunks_of(static_cast<const HostCall&>(prepared), call);
+    const auto& host_call = static_cast<const HostCall&>(prepared);
+    explained.chunks = host_executor_->chunks_of(host_call, call);
+    explained.forms = host_executor_->forms_of(host_call, call);
   }
   if (!explained.background.has_value()) return explained;
   if (explained.background->state == tune::BackgroundPlans::State::kMade) {

@@ -218,6 +218,7 @@ class Communicator final : public executor::WaitHook {
     std::optional<tune::Choice> later;   ///< where they are made, and not in use yet
     std::optional<std::uint64_t> first;  ///< the call from which on they are in use, once agreed
     std::optional<ChunkReport> chunks;   ///< on host memory
+    std::optional<FormReport> forms;     ///< on host memory
   };
   /// Of a call on the GPU's memory after attach_device(), else on the host's.
   /// @throws Error as CallPipeline::get()

@@ -47,6 +47,22 @@ json chunks(const Communicator::Explained& explained) {
           {"gain", report.settled ? json(report.gain) : json()}};
 }
 
+// Whether calls go by address or through slots, where what they take decides; else null.
+json copies(const Communicator::Explained& explained) {
+  if (!explained.forms.has_value() || !explained.forms->adapts) return nullptr;
+  const FormReport& report = *explained.forms;
+  const bool chosen_by_address = explained.choice.address_chunk_bytes > 0;
+  const auto trial = [&](std::size_t data) -> json {
+    if (!report.decides) return nullptr;
+    return {{"settled", report.settled[data]}, {"gain", report.gain[data]}};
+  };
+  return {{"by_address", chosen_by_address != report.other},
+          {"chosen_by_address", chosen_by_address},
+          {"decides", report.decides},
+          {"data_in_caches", trial(0)},
+          {"data_from_memory", trial(1)}};
+}
+
 // Over which of this rank's NICs the channels of the chosen schedule go, with the share of the data
 // of each; empty where each host has one, and where a plan's routes name them.
 json channel_nics(Communicator& comm, const tune::Choice& choice) {
@@ -124,6 +140,7 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
       {"candidates", std::move(candidates)},
       {"planning", planning(explained)},
       {"chunks", chunks(explained)},
+      {"copies", copies(explained)},
       {"memory", comm.device() == nullptr ? "host" : "GPU"},
       {"chosen", explained.algorithm},
       {"protocol", executor::name(explained.choice.protocol)},

@@ -12,6 +12,10 @@ namespace {
 // Shorter calls fit the nearest cache, whatever they find there.
 constexpr std::size_t kColdBytes = std::size_t{16} << 10U;
 
+double seconds_of(std::chrono::steady_clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
+
 }  // namespace
 
 std::unique_ptr<PreparedCall> HostExecutor::prepare(const CollectiveCall& call,
@@ -29,7 +33,10 @@ std::unique_ptr<PreparedCall> HostExecutor::prepare(const CollectiveCall& call,
     chunks = chunk_range(call, extent, *choice, goes_by_address(call, *prepared.collective),
                          options_.tuned_slot_bytes);
   }
-  return std::make_unique<HostCall>(call, extent, std::move(choice), *prepared.collective, chunks);
+  std::optional<FormTrial> trial;
+  if (goes_by_address(call, *prepared.collective)) trial = form_trial(call, extent, *choice);
+  return std::make_unique<HostCall>(call, extent, std::move(choice), *prepared.collective, chunks,
+                                    trial);
 }
 
 bool HostExecutor::goes_by_address(const CollectiveCall& call,
@@ -47,42 +54,75 @@ ChunkReport HostExecutor::chunks_of(const HostCall& prepared, const CollectiveCa
   return report;
 }
 
+FormReport HostExecutor::forms_of(const HostCall& prepared, const CollectiveCall& call) const {
+  FormReport report;
+  if (!prepared.trial().has_value()) return report;
+  if (const auto tried = forms_.report(call, prepared.extent())) return *tried;
+  report.adapts = true;
+  report.decides = options_.rank == prepared.trial()->decider;
+  return report;
+}
+
 void HostExecutor::arm(const HostCall& prepared, const CollectiveCall& call, bool in_place,
                        const executor::CallTag& tag) {
+  team_.history().record(tag);
+  extent_ = prepared.extent();
+  if (prepared.trial().has_value()) [[unlikely]] {
+    arm_form(prepared, call, in_place, tag);
+    return;
+  }
   if (prepared.chunks().has_value()) [[unlikely]] {
-    arm_tuned(prepared, call, in_place, tag);
+    arm_chunks(prepared, call, in_place, tag);
   } else {
     prepared.collective().arm(call, in_place, tag, prepared.choice(), options_.num_ranks,
                               options_.check_tags);
   }
-  team_.history().record(tag);
-  extent_ = prepared.extent();
   note_buffers(prepared.collective().call());
 }
 
-void HostExecutor::arm_tuned(const HostCall& prepared, const CollectiveCall& call, bool in_place,
-                             const executor::CallTag& tag) {
+void HostExecutor::arm_chunks(const HostCall& prepared, const CollectiveCall& call, bool in_place,
+                              const executor::CallTag& tag) {
   AgreedChunks::Shape* shape =
       chunks_.of(call, prepared.extent(), prepared.choice(), *prepared.chunks());
   const auto now = std::chrono::steady_clock::now();
-  if (shape != nullptr) {
-    shape->begins(std::chrono::duration<double>(now.time_since_epoch()).count(), options_.rank);
-  }
+  if (shape != nullptr) shape->begins(seconds_of(now), options_.rank);
   PreparedCollective& collective = prepared.collective();
   collective.arm(call, in_place, shape == nullptr ? tag : executor::with_note(tag, shape->note()),
                  prepared.choice(), options_.num_ranks, options_.check_tags,
                  shape == nullptr ? 0 : shape->chunk_bytes());
   if (shape == nullptr) return;
   team_.listen(&collective.call().tag);
-  tuned_ = {shape, &collective, now};
+  tuned_ = {shape, nullptr, &collective, now};
+}
+
+void HostExecutor::arm_form(const HostCall& prepared, const CollectiveCall& call, bool in_place,
+                            const executor::CallTag& tag) {
+  AgreedForms::Shape* shape =
+      forms_.of(call, prepared.extent(), prepared.choice(), *prepared.trial());
+  PreparedCollective& collective = prepared.collective();
+  const bool other = shape != nullptr && shape->form() == 1;
+  collective.arm(call, in_place, tag, other ? prepared.other_choice() : prepared.choice(),
+                 options_.num_ranks, options_.check_tags);
+  executor::Call& armed = collective.call();
+  note_buffers(armed);
+  if (shape == nullptr) return;
+  const auto now = std::chrono::steady_clock::now();
+  const bool cached = !armed.cold_input && !armed.cold_output;
+  armed.tag = executor::with_note(tag, shape->begins(seconds_of(now), cached, options_.rank));
+  team_.listen(&armed.tag);
+  tuned_ = {nullptr, shape, &collective, now};
 }
 
 void HostExecutor::completed_tuned() {
   const Tuned tuned = std::exchange(tuned_, Tuned{});
   team_.listen(nullptr);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - tuned.start;
-  tuned.shape->completed(executor::note_of(tuned.collective->call().tag), took.count(),
-                         options_.rank);
+  const std::uint8_t note = executor::note_of(tuned.collective->call().tag);
+  if (tuned.chunks != nullptr) {
+    tuned.chunks->completed(note, took.count(), options_.rank);
+  } else {
+    tuned.form->completed(note, took.count(), options_.rank);
+  }
 }
 
 void HostExecutor::note_buffers(executor::Call& call) noexcept {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "comm/agreed_chunks.h"
+#include "comm/agreed_forms.h"
 #include "comm/call_records.h"
 #include "comm/executor.h"
 #include "comm/prepared.h"
@@ -21,8 +22,13 @@ class HostCall final : public PreparedCall {
  public:
   HostCall(const CollectiveCall& call, const Extent& extent,
            std::shared_ptr<const tune::Choice> choice, PreparedCollective& collective,
-           std::optional<ChunkRange> chunks)
-      : PreparedCall(call, extent, std::move(choice)), collective_(collective), chunks_(chunks) {}
+           std::optional<ChunkRange> chunks, std::optional<FormTrial> trial)
+      : PreparedCall(call, extent, std::move(choice)),
+        collective_(collective),
+        chunks_(chunks),
+        trial_(trial) {
+    if (trial.has_value()) other_ = tune::with_other_form(this->choice());
+  }
   [[nodiscard]] std::vector<SentBytes> sent_bytes() const override {
     return collective_.sent_bytes(shape());
   }
@@ -35,10 +41,16 @@ class HostCall final : public PreparedCall {
   [[nodiscard]] std::optional<Recorded>& recorded() noexcept { return recorded_; }
   /// Where its chunks are tuned.
   [[nodiscard]] const std::optional<ChunkRange>& chunks() const noexcept { return chunks_; }
+  /// Where it tries its other form; not if its chunks are tuned.
+  [[nodiscard]] const std::optional<FormTrial>& trial() const noexcept { return trial_; }
+  /// With its other form. @pre trial()
+  [[nodiscard]] const tune::Choice& other_choice() const noexcept { return other_; }
 
  private:
   PreparedCollective& collective_;
   std::optional<ChunkRange> chunks_;
+  std::optional<FormTrial> trial_;
+  tune::Choice other_;
   std::optional<Recorded> recorded_;
 };
 
@@ -58,6 +70,7 @@ class HostExecutor final : public Executor {
       : team_(team),
         options_(options),
         chunks_(options.rank),
+        forms_(options.rank),
         warm_(executor::WarmBuffers::cache_bytes_of_each(options.num_ranks)) {}
 
   std::unique_ptr<PreparedCall> prepare(const CollectiveCall& call, const Extent& extent,
@@ -95,21 +108,24 @@ class HostExecutor final : public Executor {
            const executor::CallTag& tag);
   /// The call that was armed last is over. For every call that arm() was for.
   void completed() {
-    if (tuned_.shape != nullptr) [[unlikely]]
+    if (tuned_.collective != nullptr) [[unlikely]]
       completed_tuned();
   }
   /// Bytes of the chunks of the call that was armed last, where they are tuned; else 0.
   [[nodiscard]] std::size_t tuned_chunk_bytes() const noexcept {
-    return tuned_.shape == nullptr ? 0 : tuned_.shape->chunk_bytes();
+    return tuned_.chunks == nullptr ? 0 : tuned_.chunks->chunk_bytes();
   }
   /// @param prepared  prepare() made it for `call`
   [[nodiscard]] ChunkReport chunks_of(const HostCall& prepared, const CollectiveCall& call) const;
+  [[nodiscard]] FormReport forms_of(const HostCall& prepared, const CollectiveCall& call) const;
 
  private:
   // Says which of a call's buffers no cache holds.
   void note_buffers(executor::Call& call) noexcept;
-  void arm_tuned(const HostCall& prepared, const CollectiveCall& call, bool in_place,
-                 const executor::CallTag& tag);
+  void arm_chunks(const HostCall& prepared, const CollectiveCall& call, bool in_place,
+                  const executor::CallTag& tag);
+  void arm_form(const HostCall& prepared, const CollectiveCall& call, bool in_place,
+                const executor::CallTag& tag);
   void completed_tuned();
   [[nodiscard]] bool goes_by_address(const CollectiveCall& call,
                                      const PreparedCollective& collective) const;
@@ -117,10 +133,12 @@ class HostExecutor final : public Executor {
   executor::HostTeam& team_;
   Options options_;
   AgreedChunks chunks_;
-  // The call at work, where its chunks are tuned.
+  AgreedForms forms_;
+  // The call at work, where its chunks are tuned or it tries its forms.
   struct Tuned {
-    AgreedChunks::Shape* shape = nullptr;
-    PreparedCollective* collective = nullptr;
+    AgreedChunks::Shape* chunks = nullptr;
+    AgreedForms::Shape* form = nullptr;
+    PreparedCollective* collective = nullptr;  // null: neither
     std::chrono::steady_clock::time_point start;
   };
   Tuned tuned_;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,13 @@
 #include "tune/routed_schedule.h"
 
 namespace ropewalk::tune {
+
+/// How the chunks of calls on host memory travel: staged in slots, or by the address of their data.
+struct CopyForm {
+  std::size_t chunk_bytes = 0;          ///< largest chunk that is staged; at most a slot
+  std::size_t address_bytes = 0;        ///< smallest chunk that goes by address
+  std::size_t address_chunk_bytes = 0;  ///< chunk where every chunk of a call goes by address
+};
 
 struct Choice {
   int index = 0;  ///< counts the distinct choices of this tuner
@@ -25,6 +33,9 @@ struct Choice {
   std::size_t address_bytes = 0;        ///< smallest chunk that goes by address
   std::size_t address_chunk_bytes = 0;  ///< chunk where every chunk of a call goes by address
   std::size_t share_bytes = 0;          ///< smallest chunk that its sender may help to copy
+  /// Host memory, where calls can go staged and by address: the form that was not chosen. What
+  /// calls take decides (comm/agreed_forms.h), since data in caches and from memory differ.
+  std::optional<CopyForm> other;
   double predicted_seconds = 0;
   /// What runs; null in what Tuner::priced() returns.
   std::shared_ptr<const schedule::Checked> schedule;
@@ -36,5 +47,17 @@ struct Choice {
   double algbw_gbps = 0;
   std::vector<LinkShare> limiting_links;
 };
+
+/// The choice with its other form. @pre there is one
+inline Choice with_other_form(const Choice& choice) {
+  Choice other = choice;
+  // Not that of any choice (from 0 on), nor of none (-1).
+  other.index = -2 - choice.index;
+  other.chunk_bytes = choice.other->chunk_bytes;
+  other.address_bytes = choice.other->address_bytes;
+  other.address_chunk_bytes = choice.other->address_chunk_bytes;
+  other.other = CopyForm{choice.chunk_bytes, choice.address_bytes, choice.address_chunk_bytes};
+  return other;
+}
 
 }  // namespace ropewalk::tune

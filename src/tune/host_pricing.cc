@@ -43,6 +43,9 @@ HostPricing::HostPricing(const Config& config, const GroupFacts& facts,
   context_.nic_sharing_cost = facts.nic_sharing_cost;
   const std::size_t given = config.bytes(Setting::kSingleCopyBytes);
   given_address_bytes_ = given != 0;
+  // Between threads of a process an address costs no system call, and is always the faster way.
+  adapts_ = config.flag(Setting::kAdaptCopies) && !config.flag(Setting::kAdaptChunks) &&
+            config.flag(Setting::kCheckCalls) && given == 0 && !facts.same_process;
   if (given != 0) {
     address_bytes_ = given;
   } else if (facts.same_process) {
@@ -146,27 +149,34 @@ Choice HostPricing::priced(const Candidate& candidate, std::size_t unit_bytes,
   }
   choice.predicted_seconds = staged;
   const bool waits = root_waits(shape, unit_bytes);
-  if (!facts_.all_by_address || !shape.by_address || part < address_bytes_ || waits) {
+  const CopyForm in_slots{choice.chunk_bytes, kNever, 0};
+  if (!facts_.all_by_address || !shape.by_address || part < address_bytes_) {
     choice.address_chunk_bytes = 0;
     if (waits || !address_pays(choice.chunk_bytes)) choice.address_bytes = kNever;
     return choice;
   }
+  CopyForm given{choice.chunk_bytes, address_bytes_, 0};
   double by_address = std::numeric_limits<double>::infinity();
   for (std::size_t chunk = std::size_t{4} << 20U; chunk >= address_bytes_ && chunk >= 4096;
        chunk /= step) {
     const double seconds = seconds_of(chunk, true);
     if (seconds < by_address * kWorthCutting) {
       by_address = seconds;
-      choice.address_chunk_bytes = chunk;
+      given.address_chunk_bytes = chunk;
     }
   }
-  if (by_address < staged * worth_of(part)) {
-    choice.predicted_seconds = by_address;
-  } else {
-    choice.address_bytes = kNever;
-    choice.address_chunk_bytes = 0;
-  }
+  const bool gives = !waits && by_address < staged * worth_of(part);
+  if (gives) choice.predicted_seconds = by_address;
+  take_forms(choice, gives ? given : in_slots, gives ? in_slots : given);
   return choice;
+}
+
+void HostPricing::take_forms(Choice& choice, const CopyForm& chosen,
+                             const CopyForm& other) const noexcept {
+  choice.chunk_bytes = chosen.chunk_bytes;
+  choice.address_bytes = chosen.address_bytes;
+  choice.address_chunk_bytes = chosen.address_chunk_bytes;
+  if (adapts_) choice.other = other;
 }
 
 }  // namespace ropewalk::tune

@@ -25,6 +25,7 @@ class HostPricing final : public Pricing {
   [[nodiscard]] Choice priced(const Candidate& candidate, std::size_t unit_bytes,
                               const NicRounds& nics) const;
   void set_chunks(Choice& choice) const;
+  void take_forms(Choice& choice, const CopyForm& chosen, const CopyForm& other) const noexcept;
   /// The share of the time through slots that a transfer of `bytes` by address must stay below.
   [[nodiscard]] double worth_of(std::size_t bytes) const noexcept;
   /// Whether a staged chunk of this size is sooner read by its address, where the schedule lets
@@ -37,6 +38,7 @@ class HostPricing final : public Pricing {
   CostContext context_;
   bool given_address_bytes_ = false;  // by the user
   std::size_t address_bytes_ = 0;
+  bool adapts_ = false;  // choices have their other form
 };
 
 }  // namespace ropewalk::tune

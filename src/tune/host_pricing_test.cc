@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <utility>
+#include <vector>
 
 #include "schedule/checked.h"
 
@@ -63,6 +65,48 @@ TEST(HostPricing, ARootDoesNotWaitForReadersThatShareItsCore) {
   EXPECT_TRUE(by_address(1, std::size_t{1} << 20U));
   EXPECT_FALSE(by_address(2, std::size_t{1} << 20U));
   EXPECT_TRUE(by_address(2, std::size_t{16} << 20U));
+}
+
+// Both forms, whichever is chosen, where what calls take can decide between them.
+TEST(HostPricing, CallsThatCanGoInBothFormsHaveTheOtherOne) {
+  const auto checked =
+      schedule::CheckedSchedules().get("direct", {Collective::kAllGather, 2, 0, 1});
+  const Candidate candidate{
+      .algorithm = "direct", .channels = 1, .shape = ScheduleShape::of(*checked)};
+  ASSERT_TRUE(candidate.shape.by_address);
+  const std::size_t bytes = std::size_t{1} << 20U;
+  const auto price = [&](const MachineConstants& constants, const Config& config,
+                         const GroupFacts& facts) {
+    return HostPricing(config, facts, constants).price(candidate, bytes);
+  };
+  const auto gives = [](std::size_t address_bytes, std::size_t address_chunk_bytes) {
+    return address_bytes <= bytes && address_chunk_bytes > 0;
+  };
+  const Config config = Config::load();
+  for (const MachineConstants& constants : {rates_of(5e9, 40e9), rates_of(40e9, 5e9)}) {
+    const Choice choice = price(constants, config, facts_of_two());
+    ASSERT_TRUE(choice.other.has_value());
+    const bool by_address = gives(choice.address_bytes, choice.address_chunk_bytes);
+    EXPECT_EQ(by_address, constants.address_rate > constants.copy_rate);
+    EXPECT_NE(gives(choice.other->address_bytes, choice.other->address_chunk_bytes), by_address);
+    EXPECT_GT(choice.other->chunk_bytes, 0U);
+  }
+  EXPECT_FALSE(HostPricing(config, facts_of_two(), rates_of(5e9, 40e9))
+                   .price(candidate, 4096)
+                   .other.has_value())
+      << "too short for an address";
+  GroupFacts threads = facts_of_two();
+  threads.same_process = true;
+  EXPECT_FALSE(price(rates_of(5e9, 40e9), config, threads).other.has_value());
+  for (const auto& [setting, value] :
+       std::vector<std::pair<const char*, const char*>>{{"ADAPT_COPIES", "0"},
+                                                        {"CHECK_CALLS", "0"},
+                                                        {"SINGLE_COPY_BYTES", "64K"},
+                                                        {"ADAPT_CHUNKS", "1"}}) {
+    Config other = Config::load();
+    other.set(setting, value, "test");
+    EXPECT_FALSE(price(rates_of(5e9, 40e9), other, facts_of_two()).other.has_value()) << setting;
+  }
 }
 
 }  // namespace

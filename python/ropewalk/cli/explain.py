@@ -174,6 +174,9 @@ def _print(found: dict[str, Any]) -> None:
     if chunks is not None:
         tuned = "" if chunks["state"] == "fixed" else ", tuned while such calls are repeated"
         out.print(f"chunks: {chunks['bytes']} bytes{tuned}")
+    if found["copies"] is not None:
+        form = "by address" if found["copies"]["by_address"] else "through slots"
+        out.print(f"copies: {form}; the other form is tried while such calls are repeated")
     over = f" over {found['channels']} channels" if spread else ""
     if found["channel_nics"]:
         out.print(f"NICs by the rule {found['nic_rule']}: {nics_in_words(found['channel_nics'])}")

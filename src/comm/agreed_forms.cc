@@ -1,0 +1,98 @@
+#include "comm/agreed_forms.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "schedule/schedule.h"
+
+namespace ropewalk::comm {
+namespace {
+
+// Of a rank's larger buffer: both forms of longer calls are limited by memory, and a few of them
+// take as long as a program's start.
+constexpr std::size_t kMostTrialBytes = std::size_t{32} << 20U;
+constexpr int kMostTrialRanks = 64;
+// Of periods, which are means of many calls.
+constexpr int kPeriods = 2;
+
+// A note is the form, and one more: no note is 0.
+constexpr std::uint8_t note_of_form(int form) { return static_cast<std::uint8_t>(form + 1); }
+
+// Periods are of calls of one form with data of one kind.
+constexpr tune::ChunkCode period_code(int form, std::size_t data) {
+  return static_cast<tune::ChunkCode>(1 + 2 * data + static_cast<std::size_t>(form));
+}
+
+}  // namespace
+
+std::optional<FormTrial> form_trial(const CollectiveCall& call, const Extent& extent,
+                                    const tune::Choice& choice) {
+  const schedule::Schedule& schedule = choice.schedule->schedule();
+  if (!choice.other.has_value() || choice.algorithm == tune::kGivenSchedule ||
+      call.carried == CarriedType::kNothing || schedule.num_ranks < 2) {
+    return std::nullopt;
+  }
+  const std::size_t bytes = largest_bytes(call, extent, schedule.num_ranks);
+  if (bytes > kMostTrialBytes) return std::nullopt;
+  const std::optional<int> decider = decider_of(call, schedule, extent, kMostTrialRanks);
+  if (!decider.has_value()) return std::nullopt;
+  FormTrial trial{*decider};
+  if (has_root(call.collective)) trial.period_calls = tune::PeriodMeter::calls_of(bytes);
+  return trial;
+}
+
+AgreedForms::Shape::Shape(std::string algorithm, const FormTrial& trial, bool decides)
+    : algorithm_(std::move(algorithm)), trial_(trial) {
+  if (!decides) return;
+  const bool together = trial.period_calls > 0;
+  const tune::FormController fresh(together ? kPeriods : tune::FormController::kSamples);
+  decider_.emplace(Decider{{fresh, fresh}, std::nullopt, 0});
+  if (together) decider_->periods.emplace(trial.period_calls);
+}
+
+std::uint8_t AgreedForms::Shape::begins(double seconds, bool cached, int rank) {
+  if (!decider_.has_value()) return 0;
+  const std::size_t data = cached ? 0 : 1;
+  if (decider_->periods.has_value()) {
+    const auto took = decider_->periods->begins(period_code(form_, data), seconds);
+    if (took.has_value()) measured(form_, data, *took, rank);
+  }
+  decider_->data = data;
+  return note_of_form(decider_->controllers[data].wanted());
+}
+
+void AgreedForms::Shape::measured(int form, std::size_t data, double seconds, int rank) {
+  tune::FormController& controller = decider_->controllers[data];
+  const bool settled = controller.settled();
+  controller.measured(form, seconds);
+  if (!controller.settled() || settled) return;
+  log::info(log::kTuning, "rank {}: {} with data {}: {}, {:.3g} times as fast", rank, algorithm_,
+            data == 0 ? "in caches" : "from memory",
+            controller.wanted() == 0 ? "as chosen" : "the form that was not chosen",
+            controller.gain());
+}
+
+void AgreedForms::Shape::completed(std::uint8_t note, double seconds, int rank) {
+  if (note == 0) {
+    throw Error(Errc::kInternal, "rank {} was not told the form of the next call", rank);
+  }
+  if (decider_.has_value() && !decider_->periods.has_value()) {
+    measured(form_, decider_->data, seconds, rank);
+  }
+  form_ = note - 1;
+}
+
+FormReport AgreedForms::Shape::report() const noexcept {
+  FormReport report{true, form_ == 1, decider_.has_value()};
+  if (!decider_.has_value()) return report;
+  for (std::size_t data = 0; data < report.gain.size(); ++data) {
+    report.settled[data] = decider_->controllers[data].settled();
+    report.gain[data] = decider_->controllers[data].gain();
+  }
+  return report;
+}
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,102 @@
+#include "tune/form_controller.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+
+namespace ropewalk::tune {
+namespace {
+
+// Calls of two forms, which take `seconds` and, each, up to `noise` of that more.
+struct Calls {
+  std::array<double, 2> seconds;
+  double noise = 0;
+  std::minstd_rand dice{1};
+  std::array<int, 2> made{};
+
+  void make(FormController& controller, int many) {
+    for (int i = 0; i < many; ++i) {
+      const int form = controller.wanted();
+      ++made[static_cast<std::size_t>(form)];
+      const double late = noise * static_cast<double>(dice() % 1000) / 1000;
+      controller.measured(form, seconds[static_cast<std::size_t>(form)] * (1 + late));
+    }
+  }
+};
+
+TEST(FormController, TakesTheFasterForm) {
+  for (const double other : {0.3, 0.9, 1.1, 3.0}) {
+    FormController controller;
+    Calls calls{{1, other}, 0.5};
+    calls.make(controller, 200);
+    EXPECT_TRUE(controller.settled());
+    EXPECT_EQ(controller.wanted(), other < 0.96 ? 1 : 0) << other;
+    EXPECT_GE(controller.gain(), 1) << other;
+    // Of 200 calls the trial takes few with the slower form, and fewer where it is hopeless.
+    EXPECT_LE(calls.made[other < 0.96 ? 0 : 1], other == 3.0 ? 4 : 12) << other;
+  }
+}
+
+TEST(FormController, EqualOnesStayAsChosen) {
+  FormController controller;
+  Calls calls{{1, 0.98}};
+  calls.make(controller, 100);
+  EXPECT_TRUE(controller.settled());
+  EXPECT_EQ(controller.wanted(), 0);
+}
+
+TEST(FormController, BeginsWithTheChosenForm) {
+  FormController controller;
+  Calls calls{{1, 0.1}};
+  calls.make(controller, FormController::kUnjudged + FormController::kSamples - 1);
+  EXPECT_EQ(calls.made[1], 0) << "a program that calls a few times sees no trial";
+  EXPECT_FALSE(controller.settled());
+  EXPECT_EQ(controller.gain(), 1);
+}
+
+TEST(FormController, CallsInFlightSayNothing) {
+  FormController controller;
+  Calls calls{{1, 2}};
+  calls.make(controller, FormController::kUnjudged + FormController::kSamples);
+  ASSERT_EQ(controller.wanted(), 1);
+  for (int i = 0; i < 100; ++i) controller.measured(0, 0.001);
+  EXPECT_EQ(controller.wanted(), 1);
+  calls.make(controller, 20);
+  EXPECT_EQ(controller.wanted(), 0);
+  EXPECT_NEAR(controller.gain(), 2, 1e-9);
+}
+
+TEST(FormController, TriesAgainWhenCallsTakeLonger) {
+  FormController controller;
+  Calls calls{{1, 2}};
+  calls.make(controller, 50);
+  ASSERT_EQ(controller.wanted(), 0);
+  calls.seconds = {5, 2};
+  calls.make(controller, 2 * FormController::kWatched + 20);
+  EXPECT_EQ(controller.wanted(), 1);
+  calls.seconds = {1, 4};
+  calls.make(controller, 2 * FormController::kWatched + 20);
+  EXPECT_EQ(controller.wanted(), 0);
+}
+
+// The other form became faster, and the chosen one did not change.
+TEST(FormController, TriesAgainNowAndThen) {
+  FormController controller;
+  Calls calls{{1, 2}};
+  calls.make(controller, 50);
+  calls.seconds = {1, 0.5};
+  calls.make(controller, FormController::kPause + 20);
+  EXPECT_EQ(controller.wanted(), 1);
+  EXPECT_TRUE(controller.settled());
+}
+
+TEST(FormController, TrialsCostLittle) {
+  FormController controller;
+  Calls calls{{1, 1.25}, 0.1};
+  calls.make(controller, 20000);
+  EXPECT_LT(calls.made[1], 20000 / 100);
+}
+
+}  // namespace
+}  // namespace ropewalk::tune

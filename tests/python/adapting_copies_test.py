@@ -1,0 +1,138 @@
+"""One copy or two (setting ADAPT_COPIES) between processes: right results while forms change."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Program
+
+# Every operation, in the same buffers and in ever other ones, by ranks that come late now and then.
+SCRIPT = """
+import json, sys, time
+from pathlib import Path
+import numpy as np
+import ropewalk
+
+folder, calls = Path(sys.argv[1]), int(sys.argv[2])
+COUNT = 1 << 17
+with ropewalk.init() as comm:
+    ranks, rank = comm.size, comm.rank
+    dice = np.random.default_rng(rank)
+    def values(of):
+        # Sums depend on the order of additions.
+        return np.sin(np.arange(COUNT * ranks) * (of + 1.7)).astype("float32") * 1000
+    every = [values(of) for of in range(ranks)]
+    pool = np.zeros((24, COUNT * ranks), dtype="float32")
+    short, long = every[rank][:COUNT], every[rank]
+    together = np.concatenate([each[:COUNT] for each in every])
+    mine = slice(rank * COUNT, (rank + 1) * COUNT)
+    before = (rank - 1) % ranks
+    operations = {
+        "all_reduce": (lambda out: comm.all_reduce(short, out=out), COUNT, None, 0),
+        "reduce_scatter": (lambda out: comm.reduce_scatter(long, out=out), COUNT, None, 0),
+        "all_gather": (lambda out: comm.all_gather(short, out=out), COUNT * ranks, together, 0),
+        "all_to_all": (
+            lambda out: comm.all_to_all(long, out=out),
+            COUNT * ranks,
+            np.concatenate([each[mine] for each in every]),
+            0,
+        ),
+        "scatter": (
+            lambda out: comm.scatter(long if rank == 1 else None, root=1, out=out),
+            COUNT,
+            every[1][mine],
+            1,
+        ),
+        "gather": (
+            lambda out: comm.gather(short, root=0, out=out if rank == 0 else None),
+            COUNT * ranks,
+            together if rank == 0 else None,
+            0,
+        ),
+        "sendrecv": (
+            lambda out: comm.sendrecv(short, out),
+            COUNT,
+            every[before][:COUNT],
+            0,
+        ),
+    }
+    report = {}
+    for name, (call, count, right, root) in operations.items():
+        size = 4 * (COUNT if name in ("all_reduce", "sendrecv") else COUNT * ranks)
+        forms, results = [], set()
+        for n in range(calls):
+            if n % 9 == rank:
+                time.sleep(dice.uniform(0, 0.002))
+            # Half of the calls in the same output, half in ever other ones.
+            out = pool[0 if n < calls // 2 else n % len(pool)][:count]
+            out[:] = -1
+            call(out)
+            if right is not None:
+                assert (out == right).all(), f"{name}, call {n} differs"
+            results.add(out.tobytes()[:256] if right is None else b"")
+            found = comm.explain(name, size, root=root)["copies"]
+            forms.append(None if found is None else found["by_address"])
+        assert len(results) == 1, f"{name} has other bits"
+        report[name] = {"forms": forms, "found": found, "bits": results.pop().hex()}
+    (folder / f"{rank}.json").write_text(json.dumps(report))
+"""
+
+
+def ranks(program: Program, folder: Path, number: int, adapt: str) -> list[dict[str, Any]]:
+    script = folder / "ranks.py"
+    script.write_text(SCRIPT)
+    folder = folder / adapt
+    folder.mkdir()
+    done = program(
+        *("launch", "--ranks", str(number), "--"),
+        *(sys.executable, str(script), str(folder), "70" if adapt == "1" else "2"),
+        env={"ROPEWALK_ADAPT_COPIES": adapt},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(number)]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_results_are_the_same_bits_while_the_form_changes(
+    program: Program, tmp_path: Path, number: int
+) -> None:
+    fixed = ranks(program, tmp_path, number, "0")
+    adapting = ranks(program, tmp_path, number, "1")
+    # Copies by address may not be permitted here.
+    if adapting[0]["all_gather"]["found"] is None:
+        pytest.skip("no calls by address on this system")
+    for name in adapting[0]:
+        assert {found[name]["forms"][0] for found in fixed} == {None}
+        assert {found[name]["bits"] for found in adapting} == {fixed[0][name]["bits"]} or name in (
+            "reduce_scatter",
+            "gather",
+        ), name
+        forms = [found[name]["forms"] for found in adapting]
+        assert all(each == forms[0] for each in forms), f"{name}: ranks differ"
+    # Both forms were tried, by all ranks in the same calls, and one rank decided.
+    for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"):
+        assert set(adapting[0][name]["forms"]) == {True, False}, name
+        assert [found[name]["found"]["decides"] for found in adapting] == [True] + [False] * (
+            number - 1
+        )
+    if number == 2:
+        assert set(adapting[0]["sendrecv"]["forms"]) == {True, False}
+    else:
+        assert set(adapting[0]["sendrecv"]["forms"]) == {None}
+
+
+def test_ranks_must_have_the_same_setting(program: Program, tmp_path: Path) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "import os\n"
+        "os.environ['ROPEWALK_ADAPT_COPIES'] = os.environ['RANK']\n"
+        "import ropewalk\n"
+        "with ropewalk.init(): pass\n"
+    )
+    done = program("launch", "--ranks", "2", "--", sys.executable, str(script))
+    assert done.returncode != 0
+    assert "setting ADAPT_COPIES differs: rank" in done.stdout + done.stderr
