@@ -158,6 +158,28 @@ TEST_F(OfiAnnouncements, AReceiveThatIsGivenUpBeforeItIsToldHarmsNothingElse) {
   receives.clear();
 }
 
+// A send that received first would leave only after what has come, which may be long.
+TEST_F(OfiAnnouncements, AMessageWhoseReceiveIsKnownLeavesBeforeAnythingIsReceived) {
+  connect();
+  std::vector<std::unique_ptr<Request>> receives;
+  for (std::size_t i = 0; i < kPosted; ++i) receives.push_back(receive(i));
+  // Both ends drive one endpoint: the announcements come.
+  for (int turn = 0; turn < 1000; ++turn) EXPECT_FALSE(receives.front()->test());
+  std::vector<std::vector<char>> messages;
+  std::vector<std::unique_ptr<Request>> sends;
+  for (std::size_t i = 0; i < kPosted; ++i) {
+    messages.push_back(message(i));
+    sends.push_back(sender_->send(messages[i].data(), messages[i].size(), 1, nullptr));
+    ASSERT_NE(sends.back(), nullptr) << i;
+  }
+  EXPECT_EQ(count("write"), kPosted);
+  for (const auto& each : receives) EXPECT_FALSE(each->at_hand());
+  for (std::size_t i = 0; i < kPosted; ++i) {
+    until([&] { return sends[i]->test() && receives[i]->test(); });
+    ASSERT_TRUE(std::equal(messages[i].begin(), messages[i].end(), buffer_of(i))) << i;
+  }
+}
+
 TEST_F(OfiAnnouncements, SmallMessagesTakeAnnouncedReceives) {
   connect();
   for (std::size_t i = 0; i < 3 * kPosted; ++i) {

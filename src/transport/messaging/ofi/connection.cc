@@ -208,6 +208,10 @@ void Connection::drive() {
       look_at_side();
     }
   }
+  attend_now();
+}
+
+void Connection::attend_now() {
   if (failed()) return;
   try {
     flush_controls();

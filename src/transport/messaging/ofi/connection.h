@@ -132,6 +132,8 @@ class Connection : public Member {
 
   /// Progress, of the endpoint and of this end.
   void drive() RW_REQUIRES(fabric_.mutex);
+  /// Does what this end has to do, without progress.
+  void attend_now() RW_REQUIRES(fabric_.mutex);
   void control(Header header, Operation* told = nullptr) RW_REQUIRES(fabric_.mutex);
   /// As control(); `addresses` of all receives of a kAnnounce, whose header has the first one's.
   void control_announcement(Header header, std::span<const std::uint64_t> addresses)

@@ -337,7 +337,10 @@ void Sender::start_large(SendRequest& request) {
     const PostedReceive found = receive->second;
     announced_.erase(receive);
     match(request, found);
-    return drive();
+    // Without progress, which over sockets is a system call or two, and receives what has come
+    // before this leaves. (All-gathers and all-reduces of 64 KiB to 256 KiB between two ranks took
+    // 1.05 to 1.4 times as long with it.)
+    return attend_now();
   }
   Header header;
   header.type = Type::kRequest;
