@@ -1,7 +1,6 @@
 #include "comm/agreed_forms.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "core/error.h"
@@ -15,16 +14,16 @@ namespace {
 // take as long as a program's start.
 constexpr std::size_t kMostTrialBytes = std::size_t{32} << 20U;
 constexpr int kMostTrialRanks = 64;
-// Of periods, which are means of many calls.
-constexpr int kPeriods = 2;
+// Calls with a root are timed together until they carry many times what links hold, by which a root
+// runs ahead of the others.
+constexpr std::size_t kTogetherBytes = std::size_t{8} << 20U;
+// Of such sums, and of long calls, which vary less.
+constexpr int kFewSamples = 2;
+constexpr std::size_t kLongBytes = std::size_t{2} << 20U;
+constexpr int kLeastPause = 16;
 
 // A note is the form, and one more: no note is 0.
 constexpr std::uint8_t note_of_form(int form) { return static_cast<std::uint8_t>(form + 1); }
-
-// Periods are of calls of one form with data of one kind.
-constexpr tune::ChunkCode period_code(int form, std::size_t data) {
-  return static_cast<tune::ChunkCode>(1 + 2 * data + static_cast<std::size_t>(form));
-}
 
 }  // namespace
 
@@ -40,37 +39,50 @@ std::optional<FormTrial> form_trial(const CollectiveCall& call, const Extent& ex
   const std::optional<int> decider = decider_of(call, schedule, extent, kMostTrialRanks);
   if (!decider.has_value()) return std::nullopt;
   FormTrial trial{*decider};
-  if (has_root(call.collective)) trial.period_calls = tune::PeriodMeter::calls_of(bytes);
+  if (has_root(call.collective)) {
+    trial.sum_calls =
+        static_cast<int>((kTogetherBytes + bytes - 1) / std::max<std::size_t>(1, bytes));
+  }
+  if (bytes >= kLongBytes || trial.sum_calls > 1) trial.samples = kFewSamples;
   return trial;
 }
 
 AgreedForms::Shape::Shape(std::string algorithm, const FormTrial& trial, bool decides)
     : algorithm_(std::move(algorithm)), trial_(trial) {
   if (!decides) return;
-  const bool together = trial.period_calls > 0;
-  const tune::FormController fresh(together ? kPeriods : tune::FormController::kSamples);
-  decider_.emplace(Decider{{fresh, fresh}, std::nullopt, 0});
-  if (together) decider_->periods.emplace(trial.period_calls);
+  const int pause = std::max(kLeastPause, tune::FormController::kPause / trial.sum_calls);
+  const tune::FormController fresh(trial.samples, pause);
+  decider_.emplace(Decider{.controllers = {fresh, fresh}});
 }
 
-std::uint8_t AgreedForms::Shape::begins(double seconds, bool cached, int rank) {
+std::uint8_t AgreedForms::Shape::begins(bool cached) noexcept {
   if (!decider_.has_value()) return 0;
-  const std::size_t data = cached ? 0 : 1;
-  if (decider_->periods.has_value()) {
-    const auto took = decider_->periods->begins(period_code(form_, data), seconds);
-    if (took.has_value()) measured(form_, data, *took, rank);
-  }
-  decider_->data = data;
-  return note_of_form(decider_->controllers[data].wanted());
+  decider_->data = cached ? 0 : 1;
+  return note_of_form(decider_->controllers[decider_->data].wanted());
 }
 
-void AgreedForms::Shape::measured(int form, std::size_t data, double seconds, int rank) {
-  tune::FormController& controller = decider_->controllers[data];
+void AgreedForms::Shape::timed(double seconds, int rank) {
+  Decider& decider = *decider_;
+  if (decider.sum_form != form_ || decider.sum_data != decider.data) {
+    decider.calls = 0;
+    decider.seconds = 0;
+  }
+  decider.sum_form = form_;
+  decider.sum_data = decider.data;
+  decider.seconds += seconds;
+  if (++decider.calls < trial_.sum_calls) return;
+  measured(decider.seconds / decider.calls, rank);
+  decider.calls = 0;
+  decider.seconds = 0;
+}
+
+void AgreedForms::Shape::measured(double seconds, int rank) {
+  tune::FormController& controller = decider_->controllers[decider_->data];
   const bool settled = controller.settled();
-  controller.measured(form, seconds);
+  controller.measured(form_, seconds);
   if (!controller.settled() || settled) return;
   log::info(log::kTuning, "rank {}: {} with data {}: {}, {:.3g} times as fast", rank, algorithm_,
-            data == 0 ? "in caches" : "from memory",
+            decider_->data == 0 ? "in caches" : "from memory",
             controller.wanted() == 0 ? "as chosen" : "the form that was not chosen",
             controller.gain());
 }
@@ -79,9 +91,7 @@ void AgreedForms::Shape::completed(std::uint8_t note, double seconds, int rank) 
   if (note == 0) {
     throw Error(Errc::kInternal, "rank {} was not told the form of the next call", rank);
   }
-  if (decider_.has_value() && !decider_->periods.has_value()) {
-    measured(form_, decider_->data, seconds, rank);
-  }
+  if (decider_.has_value()) timed(seconds, rank);
   form_ = note - 1;
 }
 

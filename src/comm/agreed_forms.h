@@ -9,6 +9,10 @@
 // (executor/host/warm_buffers.h) apart from others, and expects of the next call what it saw of the
 // last.
 //
+// A root may be done before the other ranks, as far as links hold its data. So calls with a root
+// are judged by the time that many of them take together, as long as their rank is in them: what
+// the program does in between does not count.
+//
 // Both ends of a link must cut a call alike, so one rank decides for all (comm/call_decider.h).
 // Both forms run the same schedule, so that results are the same bits in either.
 #pragma once
@@ -22,14 +26,14 @@
 #include "comm/collective_call.h"
 #include "tune/choice.h"
 #include "tune/form_controller.h"
-#include "tune/period_meter.h"
 
 namespace ropewalk::comm {
 
 /// Who decides on the form of a call, and how.
 struct FormTrial {
-  int decider = 0;       ///< a rank
-  int period_calls = 0;  ///< calls that it times together; 0: each by itself
+  int decider = 0;                               ///< a rank
+  int sum_calls = 1;                             ///< calls that it times together
+  int samples = tune::FormController::kSamples;  ///< FormController's
   friend bool operator==(const FormTrial&, const FormTrial&) = default;
 };
 
@@ -62,10 +66,10 @@ class AgreedForms {
     Shape(std::string algorithm, const FormTrial& trial, bool decides);
     /// The form of the call that begins now: 0 the chosen one, 1 the other one.
     [[nodiscard]] int form() const noexcept { return form_; }
-    /// That call begins, `seconds` after some fixed time.
+    /// That call begins.
     /// @param cached  its buffers were used not long ago; asked of the deciding rank alone
     /// @return the note for the tag of the call
-    std::uint8_t begins(double seconds, bool cached, int rank);
+    std::uint8_t begins(bool cached) noexcept;
     /// That call is over, and took `seconds`; `note` is what its tag has by now.
     /// @throws Error kInternal without a note
     void completed(std::uint8_t note, double seconds, int rank);
@@ -78,10 +82,15 @@ class AgreedForms {
     // Of the rank that decides.
     struct Decider {
       std::array<tune::FormController, 2> controllers;  // data in caches, from memory
-      std::optional<tune::PeriodMeter> periods;         // where it times calls together
       std::size_t data = 0;                             // of the call that begins now
+      // Calls of one form with data of one kind that are timed together.
+      int sum_form = 0;
+      std::size_t sum_data = 0;
+      int calls = 0;
+      double seconds = 0;
     };
-    void measured(int form, std::size_t data, double seconds, int rank);
+    void timed(double seconds, int rank);
+    void measured(double seconds, int rank);
 
     std::string algorithm_;
     FormTrial trial_;

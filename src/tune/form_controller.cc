@@ -34,7 +34,9 @@ void FormController::tried(double seconds) {
   const bool hopeless = other > 0 && taken_ * 2 >= samples_ && least > kHopelessForm * other;
   if (taken_ < samples_ && !hopeless) return;
   ++turn_;
-  if (turn_ == kTurns || hopeless) {
+  // One look is enough for a form that seems no better; what seems better is looked at again.
+  const bool no_better = turn_ == 2 && least_[1] >= kFasterForm * least_[0];
+  if (turn_ == kTurns || hopeless || no_better) {
     settle();
   } else {
     take_turn(1 - wanted_);

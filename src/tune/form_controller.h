@@ -1,10 +1,11 @@
 // Which of two forms calls of one shape should have, by the times that they take while they are
 // called again and again: the one that the cost model chose, or the other one (Choice::other).
 //
-// The forms are tried in turn, some calls each, twice. Each is judged by the least time of its
-// calls, since ranks that come late only ever make a call longer. The other form must be faster by
-// more than noise. The trial is repeated when calls take much longer than they did, and now and
-// then: a hypervisor may have moved the cores, or the program has other data.
+// The forms are tried in turn, some calls each, and once more if the other one seems faster. Each
+// is judged by the least time of its calls, since ranks that come late only ever make a call
+// longer. The other form must be faster by more than noise. The trial is repeated when calls take
+// much longer than they did, and now and then: a hypervisor may have moved the cores, or the
+// program has other data.
 #pragma once
 
 #include <array>
@@ -17,8 +18,10 @@ namespace ropewalk::tune {
 /// Threads: one at a time.
 class FormController {
  public:
-  /// @param samples  by which a form is judged, in each of its two turns; at least 1
-  explicit FormController(int samples = kSamples) : samples_(samples) {}
+  /// @param samples  by which a form is judged, in each of its turns; at least 1
+  /// @param pause    calls after the first trial until the next one
+  explicit FormController(int samples = kSamples, int pause = kPause)
+      : samples_(samples), pause_(pause) {}
 
   /// A call of form 0 (the chosen one) or 1 (the other one) took so long. Calls of another form
   /// than the wanted one say nothing: one call is always in flight when the next one is decided.
@@ -34,7 +37,7 @@ class FormController {
   static constexpr int kSamples = 4;
   /// Calls that are not judged at first: they make links, and touch memory for the first time.
   static constexpr int kUnjudged = 2;
-  /// Calls after the first trial until the next one; twice as many each time, up to the most.
+  /// Twice as many each time, up to the most.
   static constexpr int kPause = 256;
   static constexpr int kLongestPause = 16384;
   /// After a trial, calls that are watched together.
@@ -57,7 +60,7 @@ class FormController {
   int taken_ = 0;  // samples of this turn
   double settled_seconds_ = 0;
   int calls_ = 0;  // since the trial
-  int pause_ = kPause;
+  int pause_;
   double watched_least_ = 0;
 };
 
