@@ -16,8 +16,10 @@
 //   message  rwQueueSend and rwQueueReceive on streams, up to 256 KiB
 //   chain    the same, 20 round trips captured in a CUDA graph
 //   batch    64 puts of a 64th of the bytes each and a signal, prepared, launched on a stream
-//   graph    as stream, 20 round trips captured in a CUDA graph, which is launched again and again
-//   flags    the limit of kernels: 8 bytes and a number in one store of 16 bytes, without fences or
+//   list     the same batch, launched by kernels (rwBatchDevice), of a warp or a block; up to 256
+//   KiB lists    the same batch and waits, 20 round trips captured in a CUDA graph graph    as
+//   stream, 20 round trips captured in a CUDA graph, which is launched again and again flags    the
+//   limit of kernels: 8 bytes and a number in one store of 16 bytes, without fences or
 //            counters, so that nothing says that earlier data is there
 //   driver   the limit of streams: the driver's calls alone, a copy, a write and a wait of 8 bytes
 #include <cuda.h>
@@ -48,6 +50,7 @@ constexpr std::size_t kMostOfAStreamsMessage = std::size_t{256} << 10;
 constexpr std::size_t kMostOfAWarp = 256;
 constexpr std::size_t kMessageOfABlock = 2048;
 constexpr int kPutsOfABatch = 64;
+constexpr std::size_t kMostOfAList = std::size_t{256} << 10;
 constexpr int kTripsOfAGraph = 20;
 // What the host's calls take is that of so many: streams that hold some 250 make the next ones
 // wait.
@@ -108,6 +111,19 @@ __global__ void __launch_bounds__(kThreads)
     if (begins && queue.send(source + first, mine) != Status::kDone) return;
     if (queue.receive(to + first, mine) != Status::kDone) return;
     if (!begins && queue.send(source + first, mine) != Status::kDone) return;
+  }
+}
+
+// Rounds of a prepared batch, which puts and signals, and a wait for the other rank's.
+__global__ void __launch_bounds__(kThreads)
+    list_trips(const __grid_constant__ rwDeviceWindow window,
+               const __grid_constant__ rwDeviceBatch batch, int peer, bool begins, int count) {
+  using namespace ropewalk::device;
+  const Block scope;
+  for (int i = 0; i < count; ++i) {
+    if (begins && launch(scope, batch) != Status::kDone) return;
+    if (wait_signal(scope, window, peer) != Status::kDone) return;
+    if (!begins && launch(scope, batch) != Status::kDone) return;
   }
 }
 
@@ -211,6 +227,20 @@ Times time_messages(const Setup& at, std::size_t bytes, int count, int blocks) {
   });
 }
 
+Times time_lists(const Setup& at, rwBatch_t batch, std::size_t piece, int count) {
+  rwDeviceBatch list{};
+  check(rwBatchDevice(batch, &list));
+  return time_streams(at, 1, [&] {
+    const auto launch = [&](unsigned threads) {
+      list_trips<<<1, threads, 0, at.stream>>>(at.device, list, at.peer, at.rank == 0, count);
+      check(cudaGetLastError());
+    };
+    // A thread moves 16 bytes at once.
+    const std::size_t threads = kPutsOfABatch * ((piece + 15) / 16);
+    launch(static_cast<unsigned>(std::min<std::size_t>(threads, kThreads)));
+  });
+}
+
 void put_signal(const Setup& at, std::size_t bytes, int slot) {
   check(rwPutSignal(at.source, bytes, at.peer, 0, slot, at.window, at.ours(), nullptr));
 }
@@ -228,9 +258,9 @@ double median(std::vector<double> values) {
 int main(int argc, char** argv) {
   const std::size_t most = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : std::size_t{64} << 20;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
-  const std::string rows =
-      argc > 3 ? argv[3]
-               : "kernel,blocks,queue,queues,stream,message,chain,batch,graph,flags,driver";
+  const std::string rows = argc > 3 ? argv[3]
+                                    : "kernel,blocks,queue,queues,stream,message,chain,batch,"
+                                      "list,lists,graph,flags,driver";
   // Kernels that were loaded while a stream waits would wait for it.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -258,11 +288,15 @@ int main(int argc, char** argv) {
   check(rwWindowDevice(queues, &at.queues));
 
   // Slots of kernels are theirs: kernels use 0 to kBlocks - 1. A rank's calls on streams use the
-  // last one of a second window, graphs that of a third.
+  // last one of a second window, graphs that of a third, batches that kernels launch a fourth's.
   rwMessageWindow_t by_stream = nullptr;
   rwMessageWindow_t by_graph = nullptr;
   check(rwWindowCreateOn(comm, device, most, 1, &by_stream));
   check(rwWindowCreateOn(comm, device, most, 1, &by_graph));
+  rwMessageWindow_t by_list = nullptr;
+  check(rwWindowCreateOn(comm, device, most, 1, &by_list));
+  rwDeviceWindow of_lists{};
+  check(rwWindowDevice(by_list, &of_lists));
 
   // Of the peer's part, where this rank's GPU stores.
   void* there = nullptr;
@@ -278,15 +312,16 @@ int main(int argc, char** argv) {
   };
   for (std::size_t bytes = 8; bytes <= most; bytes = next(bytes)) {
     for (const char* row : {"kernel", "blocks", "queue", "queues", "stream", "message", "chain",
-                            "batch", "graph", "flags", "driver"}) {
+                            "batch", "list", "lists", "graph", "flags", "driver"}) {
       const std::string name = row;
       if (("," + rows + ",").find("," + name + ",") == std::string::npos) continue;
       if (name == "blocks" && bytes < 4096) continue;
       if (name == "queues" && bytes < 2 * kMessageOfABlock) continue;
       const bool by_queue = name == "message" || name == "chain";
       if (by_queue && bytes > kMostOfAStreamsMessage) continue;
-      if (name == "batch" && (bytes < kPutsOfABatch * 8 || bytes > (std::size_t{16} << 20)))
-        continue;
+      const bool by_batch = name == "batch" || name == "list" || name == "lists";
+      if (by_batch && (bytes < kPutsOfABatch * 8 || bytes > (std::size_t{16} << 20))) continue;
+      if (name == "list" && bytes > kMostOfAList) continue;
       const bool limit = name == "flags" || name == "driver";
       if (limit && (bytes > 8 || most < 64 || theirs == nullptr || driver.wait == nullptr))
         continue;
@@ -294,7 +329,11 @@ int main(int argc, char** argv) {
           std::clamp<std::size_t>((std::size_t{1} << 30) / (bytes + (1 << 20)), 20, 1000));
       Setup used = at;
       if (name == "stream" || name == "batch") used.window = by_stream;
-      if (name == "graph") used.window = by_graph;
+      if (name == "graph" || name == "lists") used.window = by_graph;
+      if (name == "list") {
+        used.window = by_list;
+        used.device = of_lists;
+      }
       check(rwWindowMemory(used.window, used.rank, &memory, nullptr));
       check(cudaMemset(memory, 0, bytes));
       check(cudaDeviceSynchronize());
@@ -314,6 +353,20 @@ int main(int argc, char** argv) {
         if (used.rank == 0) put_signal(used, bytes, 0);
         wait_signal(used, 0);
         if (used.rank == 1) put_signal(used, bytes, 0);
+      };
+      if (by_batch) {
+        check(rwBatchCreate(comm, &batch));
+        const std::size_t piece = bytes / kPutsOfABatch;
+        for (int k = 0; k < kPutsOfABatch; ++k) {
+          const std::size_t offset = piece * static_cast<std::size_t>(k);
+          check(rwBatchPut(batch, used.source + offset, piece, used.peer, offset, used.window));
+        }
+        check(rwBatchSignal(batch, used.peer, 0, 1, used.window));
+      }
+      const auto batch_trip = [&used, batch] {
+        if (used.rank == 0) check(rwBatchLaunch(batch, used.ours(), nullptr));
+        wait_signal(used, 0);
+        if (used.rank == 1) check(rwBatchLaunch(batch, used.ours(), nullptr));
       };
       if (name == "kernel" || name == "blocks") {
         measure = [&](int turns) {
@@ -361,19 +414,11 @@ int main(int argc, char** argv) {
           });
         };
       } else if (name == "batch") {
-        check(rwBatchCreate(comm, &batch));
-        const std::size_t piece = bytes / kPutsOfABatch;
-        for (int k = 0; k < kPutsOfABatch; ++k) {
-          const std::size_t offset = piece * static_cast<std::size_t>(k);
-          check(rwBatchPut(batch, used.source + offset, piece, used.peer, offset, used.window));
-        }
-        check(rwBatchSignal(batch, used.peer, 0, 1, used.window));
+        measure = [&](int turns) { return time_streams(used, turns, batch_trip); };
+      } else if (name == "list") {
         measure = [&](int turns) {
-          return time_streams(used, turns, [&] {
-            if (used.rank == 0) check(rwBatchLaunch(batch, used.ours(), nullptr));
-            wait_signal(used, 0);
-            if (used.rank == 1) check(rwBatchLaunch(batch, used.ours(), nullptr));
-          });
+          const Times times = time_lists(used, batch, bytes / kPutsOfABatch, turns);
+          return Times{times.one_way_s / turns, 0};
         };
       } else {
         cudaGraph_t captured = nullptr;
@@ -381,6 +426,8 @@ int main(int argc, char** argv) {
         for (int k = 0; k < kTripsOfAGraph; ++k) {
           if (name == "chain") {
             message_trip();
+          } else if (name == "lists") {
+            batch_trip();
           } else {
             trip();
           }
@@ -410,7 +457,7 @@ int main(int argc, char** argv) {
       }
       check(cudaMemcpy(seen.data(), memory, bytes, cudaMemcpyDeviceToHost));
       std::size_t wrong = 0;
-      const std::size_t whole = name == "batch" ? bytes / kPutsOfABatch * kPutsOfABatch : bytes;
+      const std::size_t whole = by_batch ? bytes / kPutsOfABatch * kPutsOfABatch : bytes;
       // Rank 0 gets no data from blocks.
       const int written = name == "blocks" && used.rank == 0 ? 0 : 1 + used.peer;
       for (std::size_t i = 0; i < whole; ++i) wrong += seen[i] != written ? 1 : 0;
@@ -428,6 +475,7 @@ int main(int argc, char** argv) {
     }
   }
   check(rwWindowFree(queues));
+  check(rwWindowFree(by_list));
   check(rwWindowFree(by_graph));
   check(rwWindowFree(by_stream));
   check(rwWindowFree(at.window));

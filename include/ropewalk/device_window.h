@@ -74,6 +74,41 @@ typedef struct rwDeviceWindow {
   uint32_t log2_lines; /* of how many lines a queue has */
 } rwDeviceWindow;
 
+/* A put of a prepared batch as kernels do it (rwBatchDevice). */
+typedef struct rwDeviceBatchPut {
+  unsigned char* to; /* NULL where a link carries it, by the last three */
+  const unsigned char* from;
+  uint64_t bytes;
+  const rwDeviceWindow* window;
+  uint64_t offset;
+  int32_t peer;
+  int32_t unused;
+} rwDeviceBatchPut;
+
+/* A signal of it, or a wait for signals. */
+typedef struct rwDeviceBatchCount {
+  uint64_t* counted;   /* this rank's count of what was signalled, or waited for */
+  uint64_t* word;      /* the counter to raise, or to look at; NULL: a link signals */
+  uint64_t* host_word; /* the same once more, for the peer's host; NULL: there is one only */
+  uint64_t count;
+  const rwDeviceWindow* window;
+  int32_t peer;
+  int32_t slot;
+} rwDeviceBatchCount;
+
+/* A prepared batch as kernels launch it: its puts, then its signals, then its waits. */
+typedef struct rwDeviceBatch {
+  const rwDeviceBatchPut* puts;
+  const rwDeviceBatchCount* signals;
+  const rwDeviceBatchCount* waits;
+  uint32_t num_puts;
+  uint32_t num_signals;
+  uint32_t num_waits;
+  uint32_t lanes;    /* a power of two: how many threads share a put */
+  uint32_t may_fail; /* it waits, or a link carries some of it */
+  uint32_t unused;
+} rwDeviceBatch;
+
 /* One launch of a batch that waits for it (rwBatchArm). */
 typedef struct rwDeviceTrigger {
   uint64_t* word; /* in the GPU's memory */

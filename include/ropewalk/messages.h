@@ -200,7 +200,9 @@ RW_API rwResult_t rwBatchFlush(rwBatch_t batch, int peer, rwMessageWindow_t wind
  * many more. rwInvalidUsage for a batch that was launched and has not ended. When an operation
  * fails those after it are not started, and the batch ends with its error. On a stream it may be
  * launched again at once: the stream keeps the order. Between launch and end the program may call
- * other operations; those on the same peer are not ordered with the batch's that were held back. */
+ * other operations; those on the same peer are not ordered with the batch's that were held back. A
+ * batch that rwBatchDevice takes is one kernel or two in a graph: it must stay while the graph is
+ * launched. */
 RW_API rwResult_t rwBatchLaunch(rwBatch_t batch, rwStream_t stream, rwRequest_t* request);
 /* As rwBatchLaunch on a stream, which begins with it when *trigger was stored: by a kernel on
  * another stream (ropewalk::device::launch of device.cuh), so that one store sends all that was
@@ -210,6 +212,15 @@ RW_API rwResult_t rwBatchLaunch(rwBatch_t batch, rwStream_t stream, rwRequest_t*
  * captured.
  */
 RW_API rwResult_t rwBatchArm(rwBatch_t batch, rwStream_t stream, rwDeviceTrigger* trigger);
+/* The batch as kernels launch it (ropewalk::device::launch of device.cuh), any number of times: a
+ * value, to be passed to kernels as an argument. Local. Its puts begin together, then come its
+ * signals, those to one peer and slot as one, then its waits. Counters are those of kernels, as
+ * for rwWindowDevice. What the batch has now is what kernels do: add nothing later. Batch and
+ * windows must not be freed while kernels use it. rwInvalidUsage for gets, flushes, a put or signal
+ * after a wait, a put that overlaps another one's source or destination, and windows that are not
+ * all on one GPU, or all in the host's memory; rwInvalidArgument for a source that is neither
+ * memory of a GPU nor pinned, for windows on a GPU. */
+RW_API rwResult_t rwBatchDevice(rwBatch_t batch, rwDeviceBatch* device);
 
 #ifdef __cplusplus
 }

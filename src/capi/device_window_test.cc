@@ -265,6 +265,157 @@ TEST_P(DeviceFunctions, AWaitEndsByItsDeadline) {
       false);
 }
 
+// ---- batches ------------------------------------------------------------------------------------
+
+// Puts of many lengths to both neighbours from two windows, signals, and waits for theirs, by one
+// call of a team, again and again; the host's calls count on before.
+TEST_P(DeviceFunctions, ATeamLaunchesABatch) {
+  with_ranks(3, [](Rank& rank) {
+    constexpr std::array<std::size_t, 7> kLengths{0, 1, 8, 16, 33, 500, 5000};
+    constexpr std::size_t kMost = 5600;
+    const std::array<int, 2> peers{(rank.rank + 1) % 3, (rank.rank + 2) % 3};
+    std::array<rwMessageWindow_t, 2> windows{};
+    for (rwMessageWindow_t& window : windows)
+      check(rwWindowCreate(rank.comm, 3 * kMost, 2, &window));
+    for (const int peer : peers) check(rwSignal(peer, 1, 2, windows[0], nullptr, nullptr));
+    for (const int peer : peers) check(rwWaitSignal(peer, 1, 2, windows[0], nullptr, nullptr));
+    std::vector<unsigned char> source(kMost);
+    rwBatch_t batch = nullptr;
+    check(rwBatchCreate(rank.comm, &batch));
+    for (const int peer : peers) {
+      for (rwMessageWindow_t window : windows) {
+        std::size_t at = 0;
+        for (const std::size_t bytes : kLengths) {
+          check(rwBatchPut(batch, &source[at], bytes, peer,
+                           static_cast<std::size_t>(rank.rank) * kMost + at, window));
+          at += bytes;
+        }
+        check(rwBatchSignal(batch, peer, 1, 1, window));
+        check(rwBatchSignal(batch, peer, 1, 2, window));
+      }
+    }
+    for (const int peer : peers) {
+      for (rwMessageWindow_t window : windows) check(rwBatchWaitSignal(batch, peer, 1, 3, window));
+    }
+    rwDeviceBatch list{};
+    check(rwBatchDevice(batch, &list));
+    EXPECT_EQ(list.num_puts, 24U);  // without those of nothing
+    EXPECT_EQ(list.num_signals, 4U);
+    EXPECT_EQ(list.num_waits, 4U);
+    std::array<rwDeviceWindow, 2> devices{};
+    for (std::size_t w = 0; w < 2; ++w) check(rwWindowDevice(windows[w], &devices[w]));
+    constexpr std::size_t kUsed = 1 + 8 + 16 + 33 + 500 + 5000;
+    Team::Shared shared;
+    std::vector<std::thread> lanes;
+    for (unsigned lane = 0; lane < kLanes; ++lane) {
+      lanes.emplace_back([&, lane] {
+        const Team team(shared, lane);
+        for (int turn = 1; turn <= 10; ++turn) {
+          if (lane == 0) std::ranges::copy(pattern(kMost, rank.rank, turn), source.begin());
+          ASSERT_EQ(ropewalk::device::launch(team, list), Status::kDone);
+          ASSERT_EQ(ropewalk::device::flush(team, devices[0]), Status::kDone);
+          for (rwMessageWindow_t window : windows) {
+            void* memory = nullptr;
+            check(rwWindowMemory(window, rank.rank, &memory, nullptr));
+            for (const int peer : peers) {
+              const auto* const got = static_cast<const unsigned char*>(memory) +
+                                      static_cast<std::size_t>(peer) * kMost;
+              const std::vector<unsigned char> expected = pattern(kMost, peer, turn);
+              ASSERT_EQ(std::memcmp(got, expected.data(), kUsed), 0) << peer << ", " << turn;
+            }
+          }
+          // They may put again when all have looked.
+          for (const int peer : peers) {
+            ASSERT_EQ(ropewalk::device::signal(team, devices[0], peer), Status::kDone);
+          }
+          for (const int peer : peers) {
+            ASSERT_EQ(ropewalk::device::wait_signal(team, devices[0], peer), Status::kDone);
+          }
+        }
+      });
+    }
+    for (std::thread& lane : lanes) lane.join();
+    for (const int peer : peers) {
+      std::uint64_t count = 0;
+      check(rwSignalCount(peer, 1, windows[0], &count));
+      EXPECT_EQ(count, 32U);
+      check(rwSignalCount(peer, 1, windows[1], &count));
+      EXPECT_EQ(count, 30U);
+    }
+    check(rwBarrier(rank.comm));
+    check(rwBatchFree(batch));
+    for (rwMessageWindow_t window : windows) check(rwWindowFree(window));
+  });
+}
+
+TEST_P(DeviceFunctions, BatchesThatKernelsCannotLaunch) {
+  with_ranks(2, [](Rank& rank) {
+    const int peer = 1 - rank.rank;
+    rwMessageWindow_t window = nullptr;
+    check(rwWindowCreate(rank.comm, 100, 1, &window));
+    std::array<unsigned char, 100> memory{};
+    rwBatch_t batch = nullptr;
+    rwDeviceBatch list{};
+    const auto refuses = [&](const char* words, const std::function<void()>& add) {
+      check(rwBatchCreate(rank.comm, &batch));
+      add();
+      EXPECT_EQ(rwBatchDevice(batch, &list), rwInvalidUsage) << words;
+      EXPECT_NE(std::string(rwGetLastError(rank.comm)).find(words), std::string::npos)
+          << rwGetLastError(rank.comm);
+      check(rwBatchFree(batch));
+    };
+    refuses("no operations", [] {});
+    refuses("puts, signals and waits alone",
+            [&] { check(rwBatchGet(batch, memory.data(), 8, peer, 0, window)); });
+    refuses("puts, signals and waits alone", [&] { check(rwBatchFlush(batch, peer, window)); });
+    refuses("waits at the end", [&] {
+      check(rwBatchWaitSignal(batch, peer, 0, 1, window));
+      check(rwBatchPut(batch, memory.data(), 8, peer, 0, window));
+    });
+    refuses("no puts that overlap", [&] {
+      check(rwBatchPut(batch, memory.data(), 8, peer, 16, window));
+      check(rwBatchPut(batch, memory.data(), 8, peer, 0, window));
+      check(rwBatchPut(batch, memory.data(), 17, peer, 0, window));
+    });
+    void* mine = nullptr;
+    check(rwWindowMemory(window, rank.rank, &mine, nullptr));
+    refuses("from where another one puts", [&] {
+      check(rwBatchPut(batch, memory.data(), 8, rank.rank, 16, window));
+      check(rwBatchPut(batch, static_cast<unsigned char*>(mine) + 23, 1, peer, 0, window));
+    });
+    EXPECT_EQ(rwBatchDevice(nullptr, &list), rwInvalidArgument);
+    // Beside each other they may be, and the communicator is whole.
+    check(rwBatchCreate(rank.comm, &batch));
+    check(rwBatchPut(batch, memory.data(), 8, rank.rank, 16, window));
+    check(rwBatchPut(batch, static_cast<unsigned char*>(mine) + 24, 1, peer, 0, window));
+    check(rwBatchPut(batch, memory.data(), 15, peer, 1, window));
+    check(rwBatchDevice(batch, &list));
+    check(rwBatchFree(batch));
+    check(rwWindowFree(window));
+  });
+}
+
+TEST_P(DeviceFunctions, ABatchsWaitEndsByItsDeadline) {
+  set("TIMEOUT", "200ms");
+  std::barrier<> both(2);
+  with_ranks(
+      2,
+      [&](Rank& rank) {
+        rwMessageWindow_t window = nullptr;
+        check(rwWindowCreate(rank.comm, 0, 1, &window));
+        rwBatch_t batch = nullptr;
+        check(rwBatchCreate(rank.comm, &batch));
+        check(rwBatchWaitSignal(batch, 1 - rank.rank, 0, 1, window));
+        rwDeviceBatch list{};
+        check(rwBatchDevice(batch, &list));
+        both.arrive_and_wait();
+        EXPECT_NE(ropewalk::device::launch(Thread{}, list), Status::kDone);
+        both.arrive_and_wait();
+        check(rwBatchFree(batch));
+      },
+      false);
+}
+
 // ---- queues -------------------------------------------------------------------------------------
 
 rwMessageWindow_t make_queues(const Rank& rank, std::size_t bytes, int slots,
@@ -343,6 +494,30 @@ TEST_P(DeviceFunctions, ASenderRunsAheadAsFarAsThereIsRoom) {
     if (rank.rank == 1) {
       for (std::size_t k = 0; k < kWords; ++k) ASSERT_EQ(words[k], 3 * k);
     }
+    check(rwWindowFree(window));
+  });
+}
+
+// While one thread sends another one receives, to and from the same rank on the same slot: neither
+// changes what the other one has counted.
+TEST_P(DeviceFunctions, OneSendsWhileAnotherReceives) {
+  with_ranks(2, [](Rank& rank) {
+    constexpr std::uint64_t kMessages = 5000;
+    rwDeviceWindow device;
+    rwMessageWindow_t window = make_queues(rank, 512, 1, device);
+    const int peer = 1 - rank.rank;
+    std::thread sender([&] {
+      for (std::uint64_t k = 0; k < kMessages; ++k) {
+        const std::uint64_t word = 3 * k + static_cast<std::uint64_t>(rank.rank);
+        ASSERT_EQ(ropewalk::device::send(Thread{}, device, peer, &word, 8), Status::kDone);
+      }
+    });
+    for (std::uint64_t k = 0; k < kMessages; ++k) {
+      std::uint64_t word = 0;
+      ASSERT_EQ(ropewalk::device::receive(Thread{}, device, peer, &word, 8), Status::kDone);
+      ASSERT_EQ(word, 3 * k + static_cast<std::uint64_t>(peer));
+    }
+    sender.join();
     check(rwWindowFree(window));
   });
 }

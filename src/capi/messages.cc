@@ -419,6 +419,14 @@ RW_API rwResult_t rwBatchArm(rwBatch_t batch, rwStream_t stream, rwDeviceTrigger
   });
 }
 
+RW_API rwResult_t rwBatchDevice(rwBatch_t batch, rwDeviceBatch* device) {
+  return guarded("rwBatchDevice", [&] {
+    rwBatch& given = checked(batch, "batch");
+    rwDeviceBatch& out = checked(device, "device");
+    out = given.comm->device_batch(given.batch);
+  });
+}
+
 RW_API rwResult_t rwBatchLaunch(rwBatch_t batch, rwStream_t stream, rwRequest_t* request) {
   return guarded("rwBatchLaunch", [&] {
     rwBatch& given = checked(batch, "batch");

@@ -1365,7 +1365,7 @@ void Communicator::enqueue(std::span<const message::OperationSpec> operations,
   });
 }
 
-void Communicator::enqueue(const message::Batch& batch, DeviceStream stream) {
+void Communicator::enqueue(message::Batch& batch, DeviceStream stream) {
   with_messenger([&](message::Messenger& messenger) {
     messenger.enqueue(batch, static_cast<transport::window::CuStream>(stream));
   });
@@ -1386,6 +1386,11 @@ void Communicator::enqueue(const message::Messenger::Message& message, DeviceStr
 rwDeviceWindow Communicator::device_window(message::Window& window) {
   return with_messenger(
       [&](message::Messenger& messenger) { return messenger.device_window(window); });
+}
+
+rwDeviceBatch Communicator::device_batch(message::Batch& batch) {
+  return with_messenger(
+      [&](message::Messenger& messenger) { return messenger.device_batch(batch); });
 }
 
 std::uint64_t Communicator::arrived(message::Window& window, int source, int slot) {

@@ -175,12 +175,13 @@ class Communicator final : public executor::WaitHook {
   void start(message::Batch& batch, std::shared_ptr<Request> request);
   /// On a CUDA stream, in its order.
   void enqueue(std::span<const message::OperationSpec> operations, DeviceStream stream);
-  void enqueue(const message::Batch& batch, DeviceStream stream);
+  void enqueue(message::Batch& batch, DeviceStream stream);
   /// The same, to begin when something on the GPU has stored the trigger.
   message::StreamCalls::Trigger arm(const message::Batch& batch, DeviceStream stream);
   void enqueue(const message::Messenger::Message& message, DeviceStream stream);
   /// For kernels (message/kernel_calls.h).
   rwDeviceWindow device_window(message::Window& window);
+  rwDeviceBatch device_batch(message::Batch& batch);
   /// How many signals of `source` have arrived.
   std::uint64_t arrived(message::Window& window, int source, int slot);
 

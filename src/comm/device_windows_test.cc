@@ -129,7 +129,7 @@ class DeviceEnd {
 
   void run(const OperationSpec& spec) { comm_.run(spec); }
   void enqueue(const OperationSpec& spec) { comm_.enqueue({&spec, 1}, stream_.get()); }
-  void enqueue(const Batch& batch) { comm_.enqueue(batch, stream_.get()); }
+  void enqueue(Batch& batch) { comm_.enqueue(batch, stream_.get()); }
 
   // What lies in this rank's part.
   [[nodiscard]] Bytes read(std::size_t offset, std::size_t bytes) const {
@@ -316,6 +316,76 @@ TEST_P(DeviceWindows, ABatchIsLaunchedAgainAndAgain) {
       EXPECT_EQ(end.read(1000 * static_cast<std::size_t>(peer), 1000), pattern(1000, peer, 1));
       EXPECT_EQ(comm.arrived(end.window(), peer, 0), 6U);
     }
+    end.free();
+  });
+}
+
+// The tables of a batch that kernels launch, read back from the GPU.
+TEST_P(DeviceWindows, ABatchForKernelsSaysWhereEverythingGoes) {
+  ranks(2, [&](Communicator& comm) {
+    DeviceEnd end(comm, GetParam(), 1000, 2);
+    const int peer = 1 - comm.rank();
+    const Buffer source(end.gpu(), Bytes(400));
+    const auto* const from = static_cast<const std::byte*>(source.data());
+    end.run(end.signal(peer, 1, 5));
+    end.run(end.wait(peer, 1, 5));
+    Batch batch;
+    for (std::size_t k = 0; k < 4; ++k) comm.add(batch, end.put(peer, 100 * k, from + 100 * k, 90));
+    comm.add(batch, end.signal(peer, 1, 2));
+    comm.add(batch, end.signal(peer, 1));
+    comm.add(batch, end.wait(peer, 1));
+    const rwDeviceBatch device = comm.device_batch(batch);
+    EXPECT_EQ(comm.device_batch(batch).puts, device.puts);  // made once
+    ASSERT_EQ(device.num_puts, 4U);
+    ASSERT_EQ(device.num_signals, 1U);
+    ASSERT_EQ(device.num_waits, 1U);
+    EXPECT_NE(device.may_fail, 0U);
+    // 90 bytes are six times sixteen; what a link carries one thread asks for.
+    EXPECT_EQ(device.lanes, GetParam().net.empty() ? 8U : 1U);
+    std::array<rwDeviceBatchPut, 4> puts{};
+    std::array<rwDeviceBatchCount, 2> counts{};
+    const auto fetch = [&](void* to, const void* here, std::size_t bytes) {
+      end.gpu().fetch(to, reinterpret_cast<gpus::CuPointer>(here), bytes);
+    };
+    fetch(puts.data(), device.puts, sizeof puts);
+    fetch(&counts[0], device.signals, sizeof counts[0]);
+    fetch(&counts[1], device.waits, sizeof counts[1]);
+    const message::Part& part = end.window().part(peer);
+    EXPECT_EQ(part.mapped, GetParam().net.empty());
+    for (std::size_t k = 0; k < 4; ++k) {
+      EXPECT_EQ(puts[k].to,
+                part.mapped ? reinterpret_cast<unsigned char*>(part.data) + 100 * k : nullptr);
+      EXPECT_EQ(puts[k].from, reinterpret_cast<const unsigned char*>(from) + 100 * k);
+      EXPECT_EQ(puts[k].bytes, 90U);
+      EXPECT_EQ(puts[k].offset, 100 * k);
+      EXPECT_EQ(puts[k].peer, peer);
+    }
+    const auto address = [](const std::uint64_t* word) {
+      return reinterpret_cast<std::uint64_t>(word);
+    };
+    EXPECT_EQ(counts[0].count, 3U);
+    EXPECT_EQ(counts[1].count, 1U);
+    EXPECT_EQ(address(counts[1].word), end.window().arrivals_on_gpu(peer, 1));
+    if (part.mapped) {
+      EXPECT_EQ(address(counts[0].word), end.window().counter_on_gpu(peer, comm.rank(), 1));
+      EXPECT_EQ(address(counts[0].host_word), end.window().counter_in_host(peer, comm.rank(), 1));
+    } else {
+      EXPECT_EQ(counts[0].word, nullptr);
+    }
+    for (const rwDeviceBatchCount& each : counts) {
+      std::uint64_t counted = 0;
+      fetch(&counted, each.counted, sizeof counted);
+      EXPECT_EQ(counted, 5U);  // kernels go on from there
+      rwDeviceWindow window{};
+      fetch(&window, each.window, sizeof window);
+      EXPECT_EQ(window.number, end.window().number());
+    }
+    // What a kernel cannot read.
+    const Bytes pageable(8);
+    Batch other;
+    comm.add(other, end.put(peer, 0, pageable.data(), 8));
+    EXPECT_EQ(refusal_of([&] { (void)comm.device_batch(other); }).first, Errc::kInvalidArgument);
+    comm.barrier();
     end.free();
   });
 }

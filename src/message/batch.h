@@ -4,10 +4,13 @@
 #include <atomic>
 #include <cstddef>
 #include <deque>
+#include <memory>
 
 #include "message/operation.h"
 
 namespace ropewalk::message {
+
+struct DeviceBatch;
 
 /// They start in the order in which they were added. A wait for signals, or a flush, holds back
 /// those after it; nothing else does. Each launch sends the data that the sources hold then.
@@ -16,7 +19,10 @@ namespace ropewalk::message {
 class Batch {
  public:
   /// @pre not running(); Messenger::validate() accepts it
-  void add(const OperationSpec& spec) { operations_.emplace_back(spec); }
+  void add(const OperationSpec& spec) {
+    operations_.emplace_back(spec);
+    on_device_.reset();
+  }
 
   [[nodiscard]] std::size_t size() const noexcept { return operations_.size(); }
   /// Launched, and not ended.
@@ -28,6 +34,7 @@ class Batch {
   std::size_t next_ = 0;              // to be started
   bool begun_ = false;                // the one at next_, which holds back the others
   std::atomic<bool> running_{false};
+  std::shared_ptr<const DeviceBatch> on_device_;  // as kernels launch it, once it was asked for
 };
 
 }  // namespace ropewalk::message

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "ropewalk/device_window.h"
@@ -33,13 +34,28 @@ struct DeviceCopy {
 /// What one launch takes.
 inline constexpr std::size_t kMostDeviceCopies = 128;
 
+/// The kernels on one GPU, as its driver names them.
+struct LoadedKernels {
+  void* call = nullptr;
+  void* copy = nullptr;
+  void* message_of_warp = nullptr;
+  void* message_of_block = nullptr;
+  void* batch = nullptr;
+  bool overlaps = false;  ///< one may be made ready while what is before it in its stream ends
+};
+
 /// Loads the kernels, so that no launch has to wait for what streams do then.
-/// @return false where there are none: the build has no CUDA, or its runtime does not see the GPU
-bool load_kernels(const transport::window::Gpu& gpu);
-/// On a stream of the GPU whose context is current. @pre load_kernels()
-/// @throws Error kCuda
-void launch(const DeviceCall& call, transport::window::CuStream stream);
+/// @return nothing where there are none: the build has no CUDA, or its runtime does not see the GPU
+std::optional<LoadedKernels> load_kernels(const transport::window::Gpu& gpu);
+/// On a stream of `gpu`, whose kernels these are. Nothing but the launch asks the driver where its
+/// context is current. @throws Error kCuda
+void launch(const LoadedKernels& kernels, const transport::window::Gpu& gpu, const DeviceCall& call,
+            transport::window::CuStream stream);
 /// They may run in any order. @pre at most kMostDeviceCopies, which do not overlap
-void launch(std::span<const DeviceCopy> copies, transport::window::CuStream stream);
+void launch(const LoadedKernels& kernels, const transport::window::Gpu& gpu,
+            std::span<const DeviceCopy> copies, transport::window::CuStream stream);
+/// By one block.
+void launch(const LoadedKernels& kernels, const transport::window::Gpu& gpu,
+            const rwDeviceBatch& batch, transport::window::CuStream stream);
 
 }  // namespace ropewalk::message

@@ -94,15 +94,23 @@ void* KernelCalls::take(std::size_t bytes) {
   return reinterpret_cast<void*>(made);  // NOLINT(performance-no-int-to-ptr)
 }
 
-void KernelCalls::give(void* memory) noexcept {
-  if (memory == nullptr) return;
+void KernelCalls::fill(void* memory, std::span<const std::byte> image) {
   if (gpu_ == nullptr) {
+    std::memcpy(memory, image.data(), image.size());
+  } else {
+    gpu_->fill(address_of(memory), image.data(), image.size());
+  }
+}
+
+void KernelCalls::give(gpus::Gpu* gpu, void* memory) noexcept {
+  if (memory == nullptr) return;
+  if (gpu == nullptr) {
     ::operator delete (memory, std::align_val_t{64});
     return;
   }
   try {
-    const gpus::CurrentContext current(gpu_->cuda(), gpu_->context());
-    gpu_->cuda().warn(gpu_->cuda().free(address_of(memory)), "cuMemFree");
+    const gpus::CurrentContext current(gpu->cuda(), gpu->context());
+    gpu->cuda().warn(gpu->cuda().free(address_of(memory)), "cuMemFree");
   } catch (const Error&) {
     // CUDA has ended before this did, and the memory with it.
   }
@@ -163,11 +171,7 @@ const rwDeviceWindow& KernelCalls::handle(Window& window, std::chrono::nanosecon
     std::memcpy(at + queues_bytes, begin.data(), num_queues * sizeof(rwDeviceQueueCounts));
   }
   made->memory = take(image.size());
-  if (gpu_ == nullptr) {
-    std::memcpy(made->memory, image.data(), image.size());
-  } else {
-    gpu_->fill(address_of(made->memory), image.data(), image.size());
-  }
+  fill(made->memory, image);
   rwDeviceWindow& handle = made->handle;
   auto* const base = static_cast<std::byte*>(made->memory);
   handle.parts = reinterpret_cast<rwDevicePart*>(base);
@@ -218,6 +222,122 @@ void KernelCalls::count_on_gpu(const OperationSpec& spec) {
                sizeof now);
   }
   counted = 1;
+}
+
+// ---- batches ------------------------------------------------------------------------------
+
+// `window` is the caller's to set.
+rwDeviceBatchCount KernelCalls::count_of(const OperationSpec& spec) const {
+  const Window& window = *spec.window;
+  const rwDeviceWindow& handle = tables_.at(window.number())->handle;
+  const std::size_t k =
+      static_cast<std::size_t>(spec.peer) * static_cast<std::size_t>(window.slots()) +
+      static_cast<std::size_t>(spec.slot);
+  rwDeviceBatchCount count{};
+  count.count = spec.count;
+  count.peer = spec.peer;
+  count.slot = spec.slot;
+  // NOLINTBEGIN(performance-no-int-to-ptr): addresses of the GPU
+  if (spec.kind == OperationKind::kWaitSignal) {
+    count.counted = handle.awaited + k;
+    count.word = const_cast<std::uint64_t*>(window.arrivals(spec.peer)) +
+                 static_cast<std::size_t>(spec.slot) * sizeof(SignalLine) / sizeof(std::uint64_t);
+    return count;
+  }
+  count.counted = handle.sent + k;
+  if (!window.part(spec.peer).mapped) return count;
+  if (gpu_ == nullptr) {
+    count.word = &window.counter(spec.peer, window.rank(), spec.slot);
+  } else {
+    count.word = reinterpret_cast<std::uint64_t*>(
+        window.counter_on_gpu(spec.peer, window.rank(), spec.slot));
+    count.host_word = reinterpret_cast<std::uint64_t*>(
+        window.counter_in_host(spec.peer, window.rank(), spec.slot));
+  }
+  // NOLINTEND(performance-no-int-to-ptr)
+  return count;
+}
+
+std::shared_ptr<const DeviceBatch> KernelCalls::batch(std::span<const OperationSpec> specs,
+                                                      std::chrono::nanoseconds timeout) {
+  std::map<Window*, std::size_t> windows;  // and their places in the table
+  std::vector<rwDeviceWindow> handles;
+  std::vector<rwDeviceBatchPut> puts;
+  // By kind; those for one counter are one.
+  std::array<std::vector<rwDeviceBatchCount>, 2> counts;
+  std::map<std::uint64_t*, std::size_t> known;
+  auto made = std::make_shared<DeviceBatch>();
+  std::uint64_t most_bytes = 0;
+  for (const OperationSpec& spec : specs) {
+    const auto [at, fresh] = windows.try_emplace(spec.window, handles.size());
+    if (fresh) handles.push_back(handle(*spec.window, timeout));
+    // Where it will be is not known yet.
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    const auto* place = reinterpret_cast<const rwDeviceWindow*>(at->second);
+    const Part& part = spec.window->part(spec.peer);
+    if (spec.kind == OperationKind::kPut) {
+      if (spec.bytes == 0) continue;
+      rwDeviceBatchPut put{};
+      if (part.mapped) put.to = reinterpret_cast<unsigned char*>(part.data + spec.offset);
+      put.from = reinterpret_cast<const unsigned char*>(spec.source);
+      put.bytes = spec.bytes;
+      put.window = place;
+      put.offset = spec.offset;
+      put.peer = spec.peer;
+      puts.push_back(put);
+      made->carried |= !part.mapped;
+      made->bytes += spec.bytes;
+      if (part.mapped) most_bytes = std::max(most_bytes, spec.bytes);
+      continue;
+    }
+    const bool waits = spec.kind == OperationKind::kWaitSignal;
+    made->carried |= !waits && !part.mapped;
+    rwDeviceBatchCount count = count_of(spec);
+    count.window = place;
+    std::vector<rwDeviceBatchCount>& its = counts[waits ? 1 : 0];
+    const auto [earlier, first] = known.try_emplace(count.counted, its.size());
+    if (first) {
+      its.push_back(count);
+    } else {
+      its[earlier->second].count += count.count;
+    }
+  }
+  const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
+  const std::size_t puts_at = aligned(handles.size() * sizeof(rwDeviceWindow));
+  const std::size_t signals_at = puts_at + aligned(puts.size() * sizeof(rwDeviceBatchPut));
+  const std::size_t waits_at = signals_at + aligned(counts[0].size() * sizeof(rwDeviceBatchCount));
+  const std::size_t bytes = waits_at + aligned(counts[1].size() * sizeof(rwDeviceBatchCount)) + 64;
+  made->memory =
+      std::shared_ptr<void>(take(bytes), [gpu = gpu_](void* memory) { give(gpu, memory); });
+  auto* const base = static_cast<std::byte*>(made->memory.get());
+  const auto* const first = reinterpret_cast<const rwDeviceWindow*>(base);
+  const auto settle = [&](auto& entries) {
+    for (auto& entry : entries)
+      entry.window = first + reinterpret_cast<std::uint64_t>(entry.window);
+  };
+  settle(puts);
+  settle(counts[0]);
+  settle(counts[1]);
+  std::vector<std::byte> image(bytes);
+  const auto place = [&](std::size_t at, const auto& entries) {
+    std::ranges::copy(std::as_bytes(std::span(entries)),
+                      image.begin() + static_cast<std::ptrdiff_t>(at));
+  };
+  place(0, handles);
+  place(puts_at, puts);
+  place(signals_at, counts[0]);
+  place(waits_at, counts[1]);
+  fill(base, image);
+  rwDeviceBatch& out = made->handle;
+  out.puts = reinterpret_cast<const rwDeviceBatchPut*>(base + puts_at);
+  out.signals = reinterpret_cast<const rwDeviceBatchCount*>(base + signals_at);
+  out.waits = reinterpret_cast<const rwDeviceBatchCount*>(base + waits_at);
+  out.num_puts = static_cast<std::uint32_t>(puts.size());
+  out.num_signals = static_cast<std::uint32_t>(counts[0].size());
+  out.num_waits = static_cast<std::uint32_t>(counts[1].size());
+  out.may_fail = made->carried || out.num_waits > 0 ? 1 : 0;
+  out.lanes = lanes_of(most_bytes, puts.size());
+  return made;
 }
 
 void KernelCalls::forget(const Window& window) {

@@ -14,9 +14,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/error.h"
+#include "message/device_batch.h"
 #include "message/operation.h"
 #include "ropewalk/device_window.h"
 #include "transport/window/device/gpu.h"
@@ -39,6 +41,10 @@ class KernelCalls {
   /// @param timeout of their waits; 0: none
   /// @throws Error kCuda
   const rwDeviceWindow& handle(Window& window, std::chrono::nanoseconds timeout);
+  /// A batch as kernels launch it; it may outlive this. @pre reason_against_kernels() has none
+  /// @throws Error kCuda
+  std::shared_ptr<const DeviceBatch> batch(std::span<const OperationSpec> specs,
+                                           std::chrono::nanoseconds timeout);
   /// Kernels count from now on what `spec`, a signal or a wait, does; from where the host is.
   /// @pre handle() was called
   void count_on_gpu(const OperationSpec& spec);
@@ -66,7 +72,10 @@ class KernelCalls {
   };
 
   void* take(std::size_t bytes);
-  void give(void* memory) noexcept;
+  void fill(void* memory, std::span<const std::byte> image);
+  void give(void* memory) noexcept { give(gpu_, memory); }
+  static void give(transport::window::Gpu* gpu, void* memory) noexcept;
+  rwDeviceBatchCount count_of(const OperationSpec& spec) const;
   std::optional<OperationSpec> read(std::uint64_t ticket, std::vector<std::byte>& data);
 
   transport::window::Gpu* gpu_;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <new>
 
 #include "core/error.h"
@@ -159,6 +160,19 @@ void KernelQueues::make_links(const std::vector<int>& peers, int slots) {
       queue.in_taken = on_gpu(made.in_taken);
     }
   }
+}
+
+bool KernelQueues::is_accessible(const void* memory, std::size_t bytes) const noexcept {
+  const auto* const begin = static_cast<const std::byte*>(memory);
+  return std::ranges::any_of(accessible_, [&](std::span<const std::byte> range) {
+    return !std::less<>()(begin, range.data()) &&
+           !std::less<>()(range.data() + range.size(), begin + bytes);
+  });
+}
+
+void KernelQueues::add_accessible(const void* memory, std::size_t bytes) noexcept {
+  accessible_[next_accessible_] = {static_cast<const std::byte*>(memory), bytes};
+  next_accessible_ = (next_accessible_ + 1) % accessible_.size();
 }
 
 bool KernelQueues::poll(const Post& post) {

@@ -13,12 +13,15 @@
 // not know the difference.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "message/device_kernels.h"
 #include "message/frame.h"
 #include "ropewalk/device_window.h"
 #include "transport/window/device/gpu.h"
@@ -76,6 +79,16 @@ class KernelQueues {
   /// Whether a link carries any.
   [[nodiscard]] bool carried() const noexcept { return !links_.empty(); }
 
+  /// What its messages by streams need, from the first on. Threads: who enqueues them, as below.
+  struct Call {
+    DeviceCall call;
+    const LoadedKernels* kernels = nullptr;
+  };
+  std::optional<Call>& call() noexcept { return call_; }
+  /// Whether the GPU was found to reach this memory. Not whether it was freed since.
+  [[nodiscard]] bool is_accessible(const void* memory, std::size_t bytes) const noexcept;
+  void add_accessible(const void* memory, std::size_t bytes) noexcept;
+
   /// Hands to links what kernels wrote, and tell; nothing any more after stop().
   /// @return true when anything moved
   bool poll(const Post& post);
@@ -118,6 +131,9 @@ class KernelQueues {
   std::vector<std::uint64_t> gathered_;
   unsigned turn_ = 0;
   bool stopped_ = false;
+  std::optional<Call> call_;
+  std::array<std::span<const std::byte>, 8> accessible_{};  // the last ones
+  std::size_t next_accessible_ = 0;
 };
 
 }  // namespace ropewalk::message

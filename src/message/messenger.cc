@@ -614,12 +614,29 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
   enqueue(specs, stream, nullptr);
 }
 
+std::string Messenger::describe_message(const Message& message) {
+  return fmt::format("message {} rank {}, window {}, slot {}", message.sends ? "to" : "from",
+                     message.peer, message.window->number(), message.slot);
+}
+
 void Messenger::enqueue(const Message& message, transport::window::CuStream stream) {
+  const KernelQueues::Call& known = prepare(message);
+  DeviceCall call = known.call;
+  call.kind = message.sends ? DeviceCall::Kind::kSend : DeviceCall::Kind::kReceive;
+  call.peer = message.peer;
+  call.slot = message.slot;
+  call.local = message.memory;
+  call.bytes = message.bytes;
+  // Without the lock: where the driver's queue is full this waits for kernels, which may wait for
+  // the thread.
+  launch(*known.kernels, *message.window->gpu(), call, stream);
+  // Where no link carries, the thread has nothing to do for it.
+  if (message.window->queues()->carried()) wake();
+}
+
+const KernelQueues::Call& Messenger::prepare(const Message& message) {
   Window& window = *message.window;
-  const auto what = [&] {
-    return fmt::format("message {} rank {}, window {}, slot {}", message.sends ? "to" : "from",
-                       message.peer, window.number(), message.slot);
-  };
+  const auto what = [&] { return describe_message(message); };
   require_usable(window);
   if (window.queues() == nullptr) {
     throw Refused(Errc::kInvalidUsage, "{}: the window has no queues", what());
@@ -634,35 +651,38 @@ void Messenger::enqueue(const Message& message, transport::window::CuStream stre
   if (message.sends && has_left(message.peer)) {
     throw Refused(Errc::kPeerLost, "{}: rank {} left the communicator", what(), message.peer);
   }
+  KernelQueues& queues = *window.queues();
+  // The usual call takes no lock and asks the driver nothing.
+  const bool known = message.bytes == 0 || queues.is_accessible(message.memory, message.bytes);
+  if (queues.call().has_value() && known && !failure_.broken()) [[likely]] {
+    return *queues.call();
+  }
   need_thread();
-  DeviceCall call;
-  {
-    ++wanted_;
-    const Lock lock(mutex_);
-    --wanted_;
-    const StreamCalls& streams = streams_of(window, what);
-    if (stopped_) throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
-    if (!streams.has_kernels()) {
-      throw Refused(Errc::kInvalidUsage, "{}: stream: it needs kernels, and this build has none",
-                    what());
-    }
-    if (message.bytes > 0 && !streams.accessible(message.memory)) {
+  ++wanted_;
+  const Lock lock(mutex_);
+  --wanted_;
+  const StreamCalls& streams = streams_of(window, what);
+  if (stopped_) throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
+  if (streams.kernels() == nullptr) {
+    throw Refused(Errc::kInvalidUsage, "{}: stream: it needs kernels, and this build has none",
+                  what());
+  }
+  if (!known) {
+    if (!streams.accessible(message.memory)) {
       throw Refused(Errc::kInvalidArgument,
                     "{}: {}: {} is neither memory of a GPU nor pinned; a stream cannot use it",
                     what(), message.sends ? "source" : "destination", message.memory);
     }
-    call.window = kernels_of(window).handle(window, options_.timeout());
+    queues.add_accessible(message.memory, message.bytes);
   }
-  call.kind = message.sends ? DeviceCall::Kind::kSend : DeviceCall::Kind::kReceive;
-  call.peer = message.peer;
-  call.slot = message.slot;
-  call.local = message.memory;
-  call.bytes = message.bytes;
-  // Without the lock: where the driver's queue is full this waits for kernels, which may wait for
-  // the thread.
-  const transport::window::CurrentContext current(window.gpu()->cuda(), window.gpu()->context());
-  launch(call, stream);
-  wake();
+  if (!queues.call().has_value()) {
+    const rwDeviceWindow handle = kernels_of(window).handle(window, options_.timeout());
+    KernelQueues::Call& made = queues.call().emplace();
+    made.call.window = handle;
+    made.kernels = streams.kernels();
+    wake();
+  }
+  return *queues.call();
 }
 
 template <typename Ready>
@@ -675,7 +695,7 @@ void Messenger::await_streams(Ready&& ready) {
 }
 
 void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream,
-                        StreamCalls::Trigger* trigger) {
+                        StreamCalls::Trigger* trigger, Batch* batch) {
   for (const OperationSpec& spec : specs) validate(spec);
   if (specs.empty()) return;
   need_thread();
@@ -698,7 +718,7 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
       throw Refused(Errc::kInvalidUsage,
                     "stream: it is captured, and a graph would wait for one trigger only once");
     }
-    capture(specs, *streams, stream);
+    capture(specs, *streams, stream, batch);
     return;
   }
   await_streams([&] {
@@ -723,8 +743,8 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
 }
 
 void Messenger::capture(std::span<const OperationSpec> specs, StreamCalls& streams,
-                        transport::window::CuStream stream) {
-  if (!streams.has_kernels()) {
+                        transport::window::CuStream stream, Batch* batch) {
+  if (streams.kernels() == nullptr) {
     throw Refused(Errc::kInvalidUsage,
                   "{}: stream: it is captured, which needs kernels, and this build has none",
                   describe(specs.front()));
@@ -736,6 +756,18 @@ void Messenger::capture(std::span<const OperationSpec> specs, StreamCalls& strea
         "{}: stream: it is captured, and in a graph nothing tells when what a link carries "
         "has arrived",
         describe(spec));
+  }
+  const bool mapped = std::ranges::all_of(specs, [](const OperationSpec& spec) {
+    return spec.kind == OperationKind::kWaitSignal || spec.window->part(spec.peer).mapped;
+  });
+  if (batch != nullptr && mapped && !reason_against_kernels(specs).has_value()) {
+    const DeviceBatch& prepared = prepare(*batch, specs);
+    for (const OperationSpec& spec : specs) {
+      if (spec.kind != OperationKind::kPut) kernels_of(*spec.window).count_on_gpu(spec);
+    }
+    streams.capture(prepared, specs, stream);
+    wake();
+    return;
   }
   for (const OperationSpec& spec : specs) {
     KernelCalls& kernels = kernels_of(*spec.window);
@@ -759,8 +791,8 @@ std::vector<OperationSpec> Messenger::specs_of(const Batch& batch) {
   return specs;
 }
 
-void Messenger::enqueue(const Batch& batch, transport::window::CuStream stream) {
-  enqueue(specs_of(batch), stream, nullptr);
+void Messenger::enqueue(Batch& batch, transport::window::CuStream stream) {
+  enqueue(specs_of(batch), stream, nullptr, &batch);
 }
 
 StreamCalls::Trigger Messenger::arm(const Batch& batch, transport::window::CuStream stream) {
@@ -820,6 +852,42 @@ rwDeviceWindow Messenger::device_window(Window& window) {
   const rwDeviceWindow handle = kernels_of(window).handle(window, options_.timeout());
   wake();
   return handle;
+}
+
+rwDeviceBatch Messenger::device_batch(Batch& batch) {
+  const std::vector<OperationSpec> specs = specs_of(batch);
+  if (specs.empty()) throw Refused(Errc::kInvalidUsage, "the batch has no operations");
+  const transport::window::Gpu* gpu = specs.front().window->gpu();
+  for (const OperationSpec& spec : specs) {
+    validate(spec);
+    if (spec.window->gpu() != gpu) {
+      throw Refused(Errc::kInvalidUsage, "{}: a batch's windows are on one GPU", describe(spec));
+    }
+    if (gpu != nullptr && spec.kind == OperationKind::kPut && spec.bytes > 0 &&
+        !is_known(gpu->cuda(), spec.source)) {
+      throw Refused(Errc::kInvalidArgument,
+                    "{}: source: {} is neither memory of a GPU nor pinned; a kernel cannot use it",
+                    describe(spec), static_cast<const void*>(spec.source));
+    }
+  }
+  if (const auto reason = reason_against_kernels(specs); reason.has_value()) {
+    throw Refused(Errc::kInvalidUsage, "a batch that kernels launch {}", *reason);
+  }
+  need_thread();
+  ++wanted_;
+  const Lock lock(mutex_);
+  --wanted_;
+  if (stopped_) throw failure_.broken() ? failure_.error() : Error(Errc::kAborted, "stopped");
+  const rwDeviceBatch handle = prepare(batch, specs).handle;
+  wake();
+  return handle;
+}
+
+const DeviceBatch& Messenger::prepare(Batch& batch, std::span<const OperationSpec> specs) {
+  if (batch.on_device_ == nullptr) {
+    batch.on_device_ = kernels_of(*specs.front().window).batch(specs, options_.timeout());
+  }
+  return *batch.on_device_;
 }
 
 KernelCalls& Messenger::kernels_of(const Window& window) {

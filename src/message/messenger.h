@@ -117,7 +117,7 @@ class Messenger : private executor::WaitHook {
   /// Enqueues them on a CUDA stream, which does them in their order, and returns.
   /// @throws Refused for what cannot be right, and kInvalidUsage where streams cannot; kCuda
   void enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream);
-  void enqueue(const Batch& batch, transport::window::CuStream stream);
+  void enqueue(Batch& batch, transport::window::CuStream stream);
   /// The batch begins when its trigger was stored.
   StreamCalls::Trigger arm(const Batch& batch, transport::window::CuStream stream);
 
@@ -137,6 +137,10 @@ class Messenger : private executor::WaitHook {
   /// The window as kernels use it; of one in the host's memory, as host threads do.
   /// @throws Refused kInvalidUsage for a closed one; Error kCuda
   rwDeviceWindow device_window(Window& window);
+
+  /// The batch as kernels launch it; of windows in the host's memory, as host threads do.
+  /// @throws Refused kInvalidUsage for what kernels cannot, kInvalidArgument; Error kCuda
+  rwDeviceBatch device_batch(Batch& batch);
 
   /// How many signals of `source` have arrived on `slot`, those waited for included.
   [[nodiscard]] std::uint64_t arrived(Window& window, int source, int slot);
@@ -170,13 +174,18 @@ class Messenger : private executor::WaitHook {
   void add_streams(transport::window::Gpu& gpu);
   KernelCalls& kernels_of(const Window& window) RW_REQUIRES(mutex_);
   void capture(std::span<const OperationSpec> specs, StreamCalls& streams,
-               transport::window::CuStream stream) RW_REQUIRES(mutex_);
+               transport::window::CuStream stream, Batch* batch) RW_REQUIRES(mutex_);
   // @param what describes the call, for an error
   StreamCalls& streams_of(const Window& window, const std::function<std::string()>& what)
       RW_REQUIRES(mutex_);
   StreamCalls& streams_of(const OperationSpec& spec) RW_REQUIRES(mutex_);
   void enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream,
-               StreamCalls::Trigger* trigger);
+               StreamCalls::Trigger* trigger, Batch* batch = nullptr);
+  const DeviceBatch& prepare(Batch& batch, std::span<const OperationSpec> specs)
+      RW_REQUIRES(mutex_);
+  static std::string describe_message(const Message& message);
+  // What its launch needs. @throws as enqueue()
+  const KernelQueues::Call& prepare(const Message& message);
   static std::vector<OperationSpec> specs_of(const Batch& batch);
   template <typename Ready>
   void await_streams(Ready&& ready) RW_REQUIRES(mutex_);

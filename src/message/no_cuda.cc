@@ -9,13 +9,20 @@ constexpr const char* kWhy = "this build of Ropewalk has no kernels: nvcc was no
 
 }  // namespace
 
-bool load_kernels(const transport::window::Gpu& /*gpu*/) { return false; }
+std::optional<LoadedKernels> load_kernels(const transport::window::Gpu& /*gpu*/) { return {}; }
 
-void launch(const DeviceCall& /*call*/, transport::window::CuStream /*stream*/) {
+void launch(const LoadedKernels& /*kernels*/, const transport::window::Gpu& /*gpu*/,
+            const DeviceCall& /*call*/, transport::window::CuStream /*stream*/) {
   throw Error(Errc::kInvalidUsage, "{}", kWhy);
 }
 
-void launch(std::span<const DeviceCopy> /*copies*/, transport::window::CuStream /*stream*/) {
+void launch(const LoadedKernels& /*kernels*/, const transport::window::Gpu& /*gpu*/,
+            std::span<const DeviceCopy> /*copies*/, transport::window::CuStream /*stream*/) {
+  throw Error(Errc::kInvalidUsage, "{}", kWhy);
+}
+
+void launch(const LoadedKernels& /*kernels*/, const transport::window::Gpu& /*gpu*/,
+            const rwDeviceBatch& /*batch*/, transport::window::CuStream /*stream*/) {
   throw Error(Errc::kInvalidUsage, "{}", kWhy);
 }
 

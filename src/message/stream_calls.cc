@@ -25,6 +25,8 @@ constexpr std::size_t kTriggers = 256;  // of batches that wait for theirs at on
 constexpr std::chrono::seconds kPatience{2};
 // Longer copies have the copy engine, which is faster and holds no multiprocessor.
 constexpr std::size_t kMostKernelBytes = 256 << 10;
+// More of a batch's data is copied by a kernel of its own: one block takes longer than a launch.
+constexpr std::uint64_t kMostOfABlock = 64 << 10;
 // Between two writes of the value that ends waits.
 constexpr std::chrono::milliseconds kReleasePeriod{5};
 
@@ -34,7 +36,7 @@ bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::s
 
 }  // namespace
 
-StreamCalls::StreamCalls(gpus::Gpu& gpu) : gpu_(gpu), has_kernels_(load_kernels(gpu)) {
+StreamCalls::StreamCalls(gpus::Gpu& gpu) : gpu_(gpu), kernels_(load_kernels(gpu)) {
   const gpus::CudaApi& cuda = gpu.cuda();
   if (!gpu.writes_marks() || cuda.stream_batch == nullptr || cuda.copy == nullptr ||
       cuda.stream_capturing == nullptr) {
@@ -111,7 +113,7 @@ std::uint64_t StreamCalls::look(const std::uint64_t& word) noexcept {
 void StreamCalls::copy(void* to, const void* from, std::size_t bytes) {
   auto* const there = static_cast<std::byte*>(to);
   const auto* const here = static_cast<const std::byte*>(from);
-  if (!has_kernels_ || bytes > kMostKernelBytes) {
+  if (!kernels_.has_value() || bytes > kMostKernelBytes) {
     submit();
     gpu_.cuda().check(gpu_.cuda().copy(reinterpret_cast<CuPointer>(to),
                                        reinterpret_cast<CuPointer>(from), bytes, stream_),
@@ -136,7 +138,7 @@ void StreamCalls::submit_copies() {
                                        reinterpret_cast<CuPointer>(one.from), one.bytes, stream_),
                       "cuMemcpyAsync (a put or get)");
   } else {
-    launch(copies_, stream_);
+    launch(*kernels_, gpu_, copies_, stream_);
   }
   copies_.clear();
 }
@@ -299,7 +301,24 @@ void StreamCalls::capture(const OperationSpec& spec, const rwDeviceWindow& devic
     case OperationKind::kWaitSignal: call.kind = DeviceCall::Kind::kWaitSignal; break;
     case OperationKind::kFlush: return;  // mapped, so that the copies before it are there
   }
-  launch(call, stream);
+  launch(*kernels_, gpu_, call, stream);
+}
+
+void StreamCalls::capture(const DeviceBatch& prepared, std::span<const OperationSpec> specs,
+                          gpus::CuStream stream) {
+  const CurrentContext current(gpu_.cuda(), gpu_.context());
+  rwDeviceBatch batch = prepared.handle;
+  if (prepared.bytes > kMostOfABlock) {
+    // By many blocks, or the copy engine; what follows in the graph finds it there.
+    begin(stream);
+    for (const OperationSpec& spec : specs) {
+      if (spec.kind != OperationKind::kPut || spec.bytes == 0) continue;
+      copy(spec.window->part(spec.peer).data + spec.offset, spec.source, spec.bytes);
+    }
+    submit();
+    batch.num_puts = 0;
+  }
+  launch(*kernels_, gpu_, batch, stream);
 }
 
 // ---- the watch ----------------------------------------------------------------------------

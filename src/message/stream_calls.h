@@ -17,10 +17,12 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "message/device_batch.h"
 #include "message/device_kernels.h"
 #include "message/operation.h"
 #include "transport/window/device/gpu.h"
@@ -47,11 +49,17 @@ class StreamCalls {
   /// Streams hold so many calls that one more might stand still in the driver, whose queues are
   /// full at some 1,000 commands: then nobody would poll for what streams wait for.
   [[nodiscard]] bool is_far_ahead() const noexcept { return calls_ >= kMostCalls; }
-  /// Whether a stream may be captured; batches have their short copies in one kernel then.
-  [[nodiscard]] bool has_kernels() const noexcept { return has_kernels_; }
+  /// With them a stream may be captured, and batches have their short copies in one kernel.
+  /// Null where there are none.
+  [[nodiscard]] const LoadedKernels* kernels() const noexcept {
+    return kernels_.has_value() ? &*kernels_ : nullptr;
+  }
   /// Into the graph that `stream` captures: kernels count, so that it may be launched again and
-  /// again. @pre has_kernels()
+  /// again. @pre kernels()
   void capture(const OperationSpec& spec, const rwDeviceWindow& device,
+               transport::window::CuStream stream);
+  /// A whole batch, `prepared` of `specs`. @pre kernels(); no link carries any of it
+  void capture(const DeviceBatch& prepared, std::span<const OperationSpec> specs,
                transport::window::CuStream stream);
 
   /// The calls of one function of the API, in their order: begin(), add()..., finish().
@@ -123,7 +131,7 @@ class StreamCalls {
   static std::uint64_t look(const std::uint64_t& word) noexcept;
 
   transport::window::Gpu& gpu_;
-  bool has_kernels_;
+  std::optional<LoadedKernels> kernels_;
   void* memory_ = nullptr;
   std::uint64_t shift_ = 0;  // from the host's to the GPU's address
   std::vector<Line*> free_;

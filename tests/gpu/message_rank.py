@@ -158,6 +158,44 @@ def batches(comm: Communicator) -> None:
     window.close()
 
 
+def lists(comm: Communicator) -> None:
+    """Batches in graphs: to and from everybody, of short and long pieces, launched by turns."""
+    for nbytes in (1000, 65_536, 1 << 20):
+        pieces = 10
+        slot_bytes = nbytes * pieces
+        window = comm.window(slot_bytes * comm.size, slots=2, device=torch.cuda.current_device())
+        source = torch.zeros(slot_bytes, dtype=torch.uint8, device="cuda")
+        got = torch.zeros(slot_bytes * comm.size, dtype=torch.uint8, device="cuda")
+        batch, ready = window.batch(), window.batch()
+        for peer in range(comm.size):
+            for piece in range(pieces):
+                part = source[piece * nbytes : (piece + 1) * nbytes]
+                batch.put(part, peer, comm.rank * slot_bytes + piece * nbytes)
+            batch.signal(peer)
+            ready.signal(peer, 1)
+        for peer in range(comm.size):
+            batch.wait_signal(peer)
+            ready.wait_signal(peer, 1)
+        stream = torch.cuda.Stream()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            batch.launch(stream=stream)
+            got.copy_(part_of(window))
+            ready.launch(stream=stream)
+        for turn in range(20):
+            with torch.cuda.stream(stream):
+                source.copy_(values(comm.rank, slot_bytes, turn))
+                graph.replay()
+                expected = torch.cat([values(r, slot_bytes, turn) for r in range(comm.size)])
+                same = torch.equal(got, expected)
+            assert same, (nbytes, turn)
+        comm.check()
+        del graph
+        comm.barrier()
+        window.close()
+
+
 def graphs(comm: Communicator) -> None:
     """Captured once, launched again and again; what was called before counts on."""
     right, left = neighbours(comm)
@@ -283,7 +321,10 @@ def deadline(comm: Communicator) -> None:
 
 PARTS: dict[str, Callable[[Communicator], None]] = {
     function.__name__: function
-    for function in (host, streams, queues, gets, batches, graphs, refused, until_lost, deadline)
+    for function in (
+        *(host, streams, queues, gets, batches, lists),
+        *(graphs, refused, until_lost, deadline),
+    )
 }
 
 

@@ -17,6 +17,7 @@ HEADERS = ROOT / "include" / "ropewalk"
 # What Python has no use for, and what gives no rwResult_t, whose prototypes library() sets.
 NOT_BY_PROTOTYPE = {
     *("rwMeasure", "rwTopologyReadFile", "rwWindowDevice", "rwBatchArm"),
+    "rwBatchDevice",
     *("rwGetErrorString", "rwGetLastError", "rwRequestError", "rwWhyNoDevice", "rwFreeText"),
 }
 INT_PLACE = ctypes.POINTER(ctypes.c_int)

@@ -1,13 +1,18 @@
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
-#include "message/cuda/launch_error.h"
 #include "message/device_kernels.h"
 #include "ropewalk/device.cuh"
 
 namespace ropewalk::message {
+
+using transport::window::CuStream;
+using transport::window::Gpu;
+
 namespace {
 
 constexpr unsigned kThreads = 256;
@@ -15,8 +20,18 @@ constexpr unsigned kThreads = 256;
 constexpr std::size_t kBlockBytes = 16 << 10;
 constexpr std::size_t kMostBlocks = 8;
 
+// Launched where the driver may make it ready while what is before it in the stream ends: waits for
+// that, and lets the next one be made ready.
+__device__ void begin_in_order() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 __global__ void call_kernel(const __grid_constant__ DeviceCall call) {
   using device::Thread;
+  begin_in_order();
   switch (call.kind) {
     case DeviceCall::Kind::kPut:
       // The stream goes on when the source may be reused.
@@ -47,6 +62,7 @@ template <typename Scope>
 __global__ void __launch_bounds__(kMessageThreads)
     message_kernel(const __grid_constant__ DeviceCall call) {
   const Scope scope;
+  begin_in_order();
   device::Queue queue(scope, call.window, call.peer, call.slot);
   if (call.kind == DeviceCall::Kind::kSend) {
     queue.send(call.local, call.bytes);
@@ -71,45 +87,93 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ 
                              reinterpret_cast<const unsigned char*>(copy.from), copy.bytes);
 }
 
+__global__ void __launch_bounds__(kMessageThreads)
+    batch_kernel(const __grid_constant__ rwDeviceBatch batch) {
+  begin_in_order();
+  device::launch(device::Block{}, batch);
+}
+
+struct Grid {
+  unsigned x;
+  unsigned y;
+};
+
+template <typename Argument>
+void launch(const Gpu& gpu, void* kernel, bool overlaps, Grid grid, unsigned threads,
+            const Argument& argument, CuStream stream, const char* tried) {
+  const transport::window::CudaApi& cuda = gpu.cuda();
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  attribute.value.programmaticStreamSerializationAllowed = 1;
+  CUlaunchConfig config{};
+  config.gridDimX = grid.x;
+  config.gridDimY = grid.y;
+  config.gridDimZ = 1;
+  config.blockDimX = threads;
+  config.blockDimY = 1;
+  config.blockDimZ = 1;
+  config.hStream = reinterpret_cast<CUstream>(stream);
+  config.attrs = &attribute;
+  config.numAttrs = overlaps ? 1 : 0;
+  void* arguments[] = {const_cast<Argument*>(&argument)};
+  std::optional<transport::window::CurrentContext> current;
+  transport::window::CuContext now = nullptr;
+  if (cuda.context_current(&now) != transport::window::kCuSuccess || now != gpu.context()) {
+    current.emplace(cuda, gpu.context());
+  }
+  cuda.check(cuda.launch(&config, kernel, arguments, nullptr), tried);
+}
+
 }  // namespace
 
-bool load_kernels(const transport::window::Gpu& gpu) {
+std::optional<LoadedKernels> load_kernels(const transport::window::Gpu& gpu) {
   cudaDeviceProp properties{};
   if (cudaGetDeviceProperties(&properties, gpu.ordinal()) != cudaSuccess) {
     (void)cudaGetLastError();
-    return false;
+    return {};
   }
   // Another library may stand in for the driver.
-  if (std::memcmp(properties.uuid.bytes, gpu.uuid().bytes.data(), gpu.uuid().bytes.size()) != 0) {
-    return false;
+  if (std::memcmp(properties.uuid.bytes, gpu.uuid().bytes.data(), gpu.uuid().bytes.size()) != 0 ||
+      gpu.cuda().launch == nullptr) {
+    return {};
   }
   const transport::window::CurrentContext current(gpu.cuda(), gpu.context());
-  cudaFuncAttributes attributes{};
-  const bool loaded =
-      cudaFuncGetAttributes(&attributes, call_kernel) == cudaSuccess &&
-      cudaFuncGetAttributes(&attributes, copy_kernel) == cudaSuccess &&
-      cudaFuncGetAttributes(&attributes, message_kernel<device::Warp>) == cudaSuccess &&
-      cudaFuncGetAttributes(&attributes, message_kernel<device::Block>) == cudaSuccess;
-  if (!loaded) (void)cudaGetLastError();
+  LoadedKernels loaded;
+  const auto load = [](auto* kernel, void*& function) {
+    cudaFuncAttributes attributes{};
+    cudaFunction_t found = nullptr;
+    if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess ||
+        cudaGetFuncBySymbol(&found, reinterpret_cast<const void*>(kernel)) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    function = found;
+    return true;
+  };
+  if (!load(call_kernel, loaded.call) || !load(copy_kernel, loaded.copy) ||
+      !load(message_kernel<device::Warp>, loaded.message_of_warp) ||
+      !load(message_kernel<device::Block>, loaded.message_of_block) ||
+      !load(batch_kernel, loaded.batch)) {
+    return {};
+  }
+  loaded.overlaps = properties.major >= 9;
   return loaded;
 }
 
-void launch(const DeviceCall& call, transport::window::CuStream stream) {
-  auto* const on = reinterpret_cast<cudaStream_t>(stream);
+void launch(const LoadedKernels& kernels, const Gpu& gpu, const DeviceCall& call, CuStream stream) {
   if (call.kind != DeviceCall::Kind::kSend && call.kind != DeviceCall::Kind::kReceive) {
-    call_kernel<<<1, 1, 0, on>>>(call);
-    check_launch(cudaGetLastError(), "launching a kernel for a window's signals");
+    launch(gpu, kernels.call, kernels.overlaps, {1, 1}, 1, call, stream,
+           "launching a kernel for a window's signals");
     return;
   }
-  if (call.bytes <= kMostOfAWarp) {
-    message_kernel<device::Warp><<<1, 32, 0, on>>>(call);
-  } else {
-    message_kernel<device::Block><<<1, kMessageThreads, 0, on>>>(call);
-  }
-  check_launch(cudaGetLastError(), "launching a kernel for a queue's message");
+  const bool by_warp = call.bytes <= kMostOfAWarp;
+  launch(gpu, by_warp ? kernels.message_of_warp : kernels.message_of_block, kernels.overlaps,
+         {1, 1}, by_warp ? 32 : kMessageThreads, call, stream,
+         "launching a kernel for a queue's message");
 }
 
-void launch(std::span<const DeviceCopy> copies, transport::window::CuStream stream) {
+void launch(const LoadedKernels& kernels, const Gpu& gpu, std::span<const DeviceCopy> copies,
+            CuStream stream) {
   if (copies.empty()) return;
   Copies argument;
   std::size_t most = 0;
@@ -119,9 +183,18 @@ void launch(std::span<const DeviceCopy> copies, transport::window::CuStream stre
   }
   const std::size_t blocks =
       std::clamp<std::size_t>((most + kBlockBytes - 1) / kBlockBytes, 1, kMostBlocks);
-  const dim3 grid(static_cast<unsigned>(copies.size()), static_cast<unsigned>(blocks));
-  copy_kernel<<<grid, kThreads, 0, reinterpret_cast<cudaStream_t>(stream)>>>(argument);
-  check_launch(cudaGetLastError(), "launching a kernel for a batch's copies");
+  launch(gpu, kernels.copy, false,
+         {static_cast<unsigned>(copies.size()), static_cast<unsigned>(blocks)}, kThreads, argument,
+         stream, "launching a kernel for a batch's copies");
+}
+
+void launch(const LoadedKernels& kernels, const Gpu& gpu, const rwDeviceBatch& batch,
+            CuStream stream) {
+  const unsigned most =
+      std::max({batch.num_puts * batch.lanes, batch.num_signals, batch.num_waits, 1U});
+  launch(gpu, kernels.batch, kernels.overlaps, {1, 1},
+         std::min((most + 31) / 32 * 32, kMessageThreads), batch, stream,
+         "launching a kernel for a batch");
 }
 
 }  // namespace ropewalk::message

@@ -71,6 +71,7 @@ CudaApi::CudaApi(const std::string& library) {
   need(ipc_close, "cuIpcCloseMemHandle");
   find(handle, stream_write64, "cuStreamWriteValue64_v2");
   find(handle, stream_batch, "cuStreamBatchMemOp_v2");
+  find(handle, launch, "cuLaunchKernelEx");
   find(handle, stream_capturing, "cuStreamIsCapturing");
   find(handle, copy, "cuMemcpyAsync");
   find(handle, loading_mode, "cuModuleGetLoadingMode");

@@ -168,6 +168,8 @@ class CudaApi {
   CuResult (*stream_batch)(CuStream, unsigned, CuStreamOperation*, unsigned) = nullptr;
   CuResult (*stream_capturing)(CuStream, int*) = nullptr;
   CuResult (*copy)(CuPointer, CuPointer, std::size_t, CuStream) = nullptr;  ///< any kinds of memory
+  /// A CUlaunchConfig, a kernel, addresses of its arguments, and null.
+  CuResult (*launch)(const void*, void*, void**, void**) = nullptr;
   CuResult (*loading_mode)(int*) = nullptr;
   CuResult (*primary_state)(CuDevice, unsigned* flags, int* active) = nullptr;
   CuResult (*range_handle)(void*, CuPointer, std::size_t, int, unsigned long long) = nullptr;
