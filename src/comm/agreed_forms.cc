@@ -14,16 +14,21 @@ namespace {
 // take as long as a program's start.
 constexpr std::size_t kMostTrialBytes = std::size_t{32} << 20U;
 constexpr int kMostTrialRanks = 64;
-// Calls with a root are timed together until they carry many times what links hold, by which a root
-// runs ahead of the others.
-constexpr std::size_t kTogetherBytes = std::size_t{8} << 20U;
-// Of such sums, and of long calls, which vary less.
+// Of a period of calls with a root: many times what links hold, by which a root runs ahead of the
+// others.
+constexpr std::size_t kPeriodBytes = std::size_t{8} << 20U;
+// Of periods, and of long calls, which vary less.
 constexpr int kFewSamples = 2;
 constexpr std::size_t kLongBytes = std::size_t{2} << 20U;
 constexpr int kLeastPause = 16;
 
 // A note is the form, and one more: no note is 0.
 constexpr std::uint8_t note_of_form(int form) { return static_cast<std::uint8_t>(form + 1); }
+
+// Periods are of calls of one form with data of one kind.
+constexpr tune::ChunkCode period_code(int form, std::size_t data) {
+  return static_cast<tune::ChunkCode>(1 + 2 * data + static_cast<std::size_t>(form));
+}
 
 }  // namespace
 
@@ -40,40 +45,33 @@ std::optional<FormTrial> form_trial(const CollectiveCall& call, const Extent& ex
   if (!decider.has_value()) return std::nullopt;
   FormTrial trial{*decider};
   if (has_root(call.collective)) {
-    trial.sum_calls =
-        static_cast<int>((kTogetherBytes + bytes - 1) / std::max<std::size_t>(1, bytes));
+    trial.period_calls =
+        static_cast<int>((kPeriodBytes + bytes - 1) / std::max<std::size_t>(1, bytes));
   }
-  if (bytes >= kLongBytes || trial.sum_calls > 1) trial.samples = kFewSamples;
+  if (bytes >= kLongBytes || trial.period_calls > 0) trial.samples = kFewSamples;
   return trial;
 }
 
 AgreedForms::Shape::Shape(std::string algorithm, const FormTrial& trial, bool decides)
     : algorithm_(std::move(algorithm)), trial_(trial) {
   if (!decides) return;
-  const int pause = std::max(kLeastPause, tune::FormController::kPause / trial.sum_calls);
+  const int pause =
+      std::max(kLeastPause, tune::FormController::kPause / std::max(1, trial.period_calls));
   const tune::FormController fresh(trial.samples, pause);
-  decider_.emplace(Decider{.controllers = {fresh, fresh}});
+  decider_.emplace(Decider{{fresh, fresh}, std::nullopt, 0});
+  if (trial.period_calls > 0) decider_->periods.emplace(trial.period_calls);
 }
 
-std::uint8_t AgreedForms::Shape::begins(bool cached) noexcept {
+std::uint8_t AgreedForms::Shape::begins(double seconds, bool cached, int rank) {
   if (!decider_.has_value()) return 0;
-  decider_->data = cached ? 0 : 1;
-  return note_of_form(decider_->controllers[decider_->data].wanted());
-}
-
-void AgreedForms::Shape::timed(double seconds, int rank) {
-  Decider& decider = *decider_;
-  if (decider.sum_form != form_ || decider.sum_data != decider.data) {
-    decider.calls = 0;
-    decider.seconds = 0;
+  const std::size_t data = cached ? 0 : 1;
+  // A period that ends now is of calls with the same data.
+  decider_->data = data;
+  if (decider_->periods.has_value()) {
+    const auto took = decider_->periods->begins(period_code(form_, data), seconds);
+    if (took.has_value()) measured(*took, rank);
   }
-  decider.sum_form = form_;
-  decider.sum_data = decider.data;
-  decider.seconds += seconds;
-  if (++decider.calls < trial_.sum_calls) return;
-  measured(decider.seconds / decider.calls, rank);
-  decider.calls = 0;
-  decider.seconds = 0;
+  return note_of_form(decider_->controllers[data].wanted());
 }
 
 void AgreedForms::Shape::measured(double seconds, int rank) {
@@ -91,7 +89,7 @@ void AgreedForms::Shape::completed(std::uint8_t note, double seconds, int rank) 
   if (note == 0) {
     throw Error(Errc::kInternal, "rank {} was not told the form of the next call", rank);
   }
-  if (decider_.has_value()) timed(seconds, rank);
+  if (decider_.has_value() && !decider_->periods.has_value()) measured(seconds, rank);
   form_ = note - 1;
 }
 

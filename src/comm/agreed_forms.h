@@ -10,8 +10,7 @@
 // last.
 //
 // A root may be done before the other ranks, as far as links hold its data. So calls with a root
-// are judged by the time that many of them take together, as long as their rank is in them: what
-// the program does in between does not count.
+// are judged by the period of many of them (tune/period_meter.h).
 //
 // Both ends of a link must cut a call alike, so one rank decides for all (comm/call_decider.h).
 // Both forms run the same schedule, so that results are the same bits in either.
@@ -26,13 +25,14 @@
 #include "comm/collective_call.h"
 #include "tune/choice.h"
 #include "tune/form_controller.h"
+#include "tune/period_meter.h"
 
 namespace ropewalk::comm {
 
 /// Who decides on the form of a call, and how.
 struct FormTrial {
   int decider = 0;                               ///< a rank
-  int sum_calls = 1;                             ///< calls that it times together
+  int period_calls = 0;                          ///< that PeriodMeter times together; 0: each call
   int samples = tune::FormController::kSamples;  ///< FormController's
   friend bool operator==(const FormTrial&, const FormTrial&) = default;
 };
@@ -66,10 +66,10 @@ class AgreedForms {
     Shape(std::string algorithm, const FormTrial& trial, bool decides);
     /// The form of the call that begins now: 0 the chosen one, 1 the other one.
     [[nodiscard]] int form() const noexcept { return form_; }
-    /// That call begins.
+    /// That call begins, `seconds` after some fixed time.
     /// @param cached  its buffers were used not long ago; asked of the deciding rank alone
     /// @return the note for the tag of the call
-    std::uint8_t begins(bool cached) noexcept;
+    std::uint8_t begins(double seconds, bool cached, int rank);
     /// That call is over, and took `seconds`; `note` is what its tag has by now.
     /// @throws Error kInternal without a note
     void completed(std::uint8_t note, double seconds, int rank);
@@ -82,14 +82,9 @@ class AgreedForms {
     // Of the rank that decides.
     struct Decider {
       std::array<tune::FormController, 2> controllers;  // data in caches, from memory
+      std::optional<tune::PeriodMeter> periods;         // where it times calls together
       std::size_t data = 0;                             // of the call that begins now
-      // Calls of one form with data of one kind that are timed together.
-      int sum_form = 0;
-      std::size_t sum_data = 0;
-      int calls = 0;
-      double seconds = 0;
     };
-    void timed(double seconds, int rank);
     void measured(double seconds, int rank);
 
     std::string algorithm_;

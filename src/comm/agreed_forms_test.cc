@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -49,12 +50,12 @@ TEST(FormTrial, ARankThatAllHearDecides) {
     const auto trial = trial_of(call_of(Collective::kAllReduce, kBytes), "two_shot", ranks);
     ASSERT_TRUE(trial.has_value());
     EXPECT_EQ(trial->decider, 0);
-    EXPECT_EQ(trial->sum_calls, 1);
+    EXPECT_EQ(trial->period_calls, 0);
   }
   const auto rooted = trial_of(call_of(Collective::kBroadcast, kBytes), "direct", 3);
   ASSERT_TRUE(rooted.has_value());
   EXPECT_EQ(rooted->decider, 0);
-  EXPECT_EQ(rooted->sum_calls, 8);
+  EXPECT_EQ(rooted->period_calls, 8);
   // Two ranks: the one that sends. Among three no rank's data reaches all.
   EXPECT_EQ(trial_of(call_of(Collective::kGather, kBytes), "direct", 2)->decider, 1);
   EXPECT_FALSE(trial_of(call_of(Collective::kGather, kBytes), "direct", 3).has_value());
@@ -106,10 +107,11 @@ class Ranks {
       forms.insert(shapes_[rank]->form());
       // What the others find in their caches says nothing.
       const bool own = static_cast<int>(rank) == decider_ ? cached : !cached;
-      notes.push_back(shapes_[rank]->begins(own));
+      notes.push_back(shapes_[rank]->begins(now_, own, static_cast<int>(rank)));
     }
     EXPECT_EQ(forms.size(), 1U);
     const double took = seconds[static_cast<std::size_t>(*forms.begin())];
+    now_ += took;
     const std::uint8_t note = notes[static_cast<std::size_t>(decider_)];
     EXPECT_GT(note, 0);
     for (std::size_t rank = 0; rank < shapes_.size(); ++rank) {
@@ -125,6 +127,7 @@ class Ranks {
  private:
   CollectiveCall call_ = call_of(Collective::kAllReduce, kBytes);
   int decider_;
+  double now_ = 0;
   std::vector<AgreedForms> forms_;
   std::vector<AgreedForms::Shape*> shapes_;
 };
@@ -138,7 +141,7 @@ class Forms : public ::testing::TestWithParam<FormTrial> {};
 // form of the data before.
 TEST_P(Forms, FollowTheTimesAndTheData) {
   Ranks ranks(3, GetParam());
-  const int many = GetParam().sum_calls;
+  const int many = std::max(1, GetParam().period_calls);
   for (int n = 0; n < 30 * many; ++n) ranks.call(true, kSlotsAreFaster);
   EXPECT_EQ(ranks.call(true, kSlotsAreFaster), 1);
   for (int n = 0; n < 30 * many; ++n) ranks.call(false, kAddressIsFaster);
@@ -158,9 +161,9 @@ TEST_P(Forms, FollowTheTimesAndTheData) {
   EXPECT_TRUE(following.adapts && !following.decides && !following.settled[0]);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Forms, ::testing::Values(FormTrial{0, 1, 4}, FormTrial{1, 4, 2}),
+INSTANTIATE_TEST_SUITE_P(All, Forms, ::testing::Values(FormTrial{0, 0, 4}, FormTrial{1, 4, 2}),
                          [](const auto& trial) {
-                           return trial.param.sum_calls == 1 ? "by_calls" : "by_sums";
+                           return trial.param.period_calls == 0 ? "by_calls" : "by_periods";
                          });
 
 TEST(AgreedForms, ACallWithoutANoteIsADefect) {

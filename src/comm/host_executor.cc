@@ -106,10 +106,11 @@ void HostExecutor::arm_form(const HostCall& prepared, const CollectiveCall& call
   executor::Call& armed = collective.call();
   note_buffers(armed);
   if (shape == nullptr) return;
+  const auto now = std::chrono::steady_clock::now();
   const bool cached = !armed.cold_input && !armed.cold_output;
-  armed.tag = executor::with_note(tag, shape->begins(cached));
+  armed.tag = executor::with_note(tag, shape->begins(seconds_of(now), cached, options_.rank));
   team_.listen(&armed.tag);
-  tuned_ = {nullptr, shape, &collective, std::chrono::steady_clock::now()};
+  tuned_ = {nullptr, shape, &collective, now};
 }
 
 void HostExecutor::completed_tuned() {
