@@ -59,6 +59,12 @@ class QueueLayout {
   std::uint64_t lines_;
 };
 
+/// What a message of a queue by a stream needs.
+struct QueueCall {
+  DeviceCall call;
+  const LoadedKernels* kernels = nullptr;
+};
+
 /// As one rank has them. Threads: one at a time, except for what kernels do.
 class KernelQueues {
  public:
@@ -80,11 +86,7 @@ class KernelQueues {
   [[nodiscard]] bool carried() const noexcept { return !links_.empty(); }
 
   /// What its messages by streams need, from the first on. Threads: who enqueues them, as below.
-  struct Call {
-    DeviceCall call;
-    const LoadedKernels* kernels = nullptr;
-  };
-  std::optional<Call>& call() noexcept { return call_; }
+  std::optional<QueueCall>& call() noexcept { return call_; }
   /// Whether the GPU was found to reach this memory. Not whether it was freed since.
   [[nodiscard]] bool is_accessible(const void* memory, std::size_t bytes) const noexcept;
   void add_accessible(const void* memory, std::size_t bytes) noexcept;
@@ -131,7 +133,7 @@ class KernelQueues {
   std::vector<std::uint64_t> gathered_;
   unsigned turn_ = 0;
   bool stopped_ = false;
-  std::optional<Call> call_;
+  std::optional<QueueCall> call_;
   std::array<std::span<const std::byte>, 8> accessible_{};  // the last ones
   std::size_t next_accessible_ = 0;
 };

@@ -620,7 +620,7 @@ std::string Messenger::describe_message(const Message& message) {
 }
 
 void Messenger::enqueue(const Message& message, transport::window::CuStream stream) {
-  const KernelQueues::Call& known = prepare(message);
+  const QueueCall& known = prepare(message);
   DeviceCall call = known.call;
   call.kind = message.sends ? DeviceCall::Kind::kSend : DeviceCall::Kind::kReceive;
   call.peer = message.peer;
@@ -634,7 +634,7 @@ void Messenger::enqueue(const Message& message, transport::window::CuStream stre
   if (message.window->queues()->carried()) wake();
 }
 
-const KernelQueues::Call& Messenger::prepare(const Message& message) {
+const QueueCall& Messenger::prepare(const Message& message) {
   Window& window = *message.window;
   const auto what = [&] { return describe_message(message); };
   require_usable(window);
@@ -677,7 +677,7 @@ const KernelQueues::Call& Messenger::prepare(const Message& message) {
   }
   if (!queues.call().has_value()) {
     const rwDeviceWindow handle = kernels_of(window).handle(window, options_.timeout());
-    KernelQueues::Call& made = queues.call().emplace();
+    QueueCall& made = queues.call().emplace();
     made.call.window = handle;
     made.kernels = streams.kernels();
     wake();

@@ -185,7 +185,7 @@ class Messenger : private executor::WaitHook {
       RW_REQUIRES(mutex_);
   static std::string describe_message(const Message& message);
   // What its launch needs. @throws as enqueue()
-  const KernelQueues::Call& prepare(const Message& message);
+  const QueueCall& prepare(const Message& message);
   static std::vector<OperationSpec> specs_of(const Batch& batch);
   template <typename Ready>
   void await_streams(Ready&& ready) RW_REQUIRES(mutex_);
