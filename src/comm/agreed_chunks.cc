@@ -16,7 +16,7 @@ constexpr std::size_t kLongCall = std::size_t{1} << 20U;
 constexpr std::size_t kLeastStaged = std::size_t{4} << 10U;
 constexpr std::size_t kLeastByAddress = std::size_t{64} << 10U;
 constexpr std::size_t kMostByAddress = std::size_t{16} << 20U;
-constexpr int kMostRootedRanks = 256;
+constexpr int kMostRootedRanks = 256;  // decider_of()'s
 
 }  // namespace
 
@@ -28,10 +28,6 @@ std::optional<ChunkRange> chunk_range(const CollectiveCall& call, const Extent& 
                                       const tune::Choice& choice, bool by_address,
                                       std::size_t slot_bytes) {
   const schedule::Schedule& schedule = choice.schedule->schedule();
-  if (choice.algorithm == tune::kGivenSchedule || call.carried == CarriedType::kNothing ||
-      schedule.num_ranks < 2) {
-    return std::nullopt;
-  }
   const std::size_t unit_bytes = call.count * extent.element_bytes;
   const std::size_t bytes = largest_bytes(call, extent, schedule.num_ranks);
   if (bytes < kLongCall) return std::nullopt;
@@ -51,27 +47,27 @@ std::optional<ChunkRange> chunk_range(const CollectiveCall& call, const Extent& 
   // Sizes that are no codes are rounded down.
   if (tune::chunk_bytes(range.least) < least && range.least < range.start) ++range.least;
   if (range.least == range.most) return std::nullopt;
-  const std::optional<int> decider = decider_of(call, schedule, extent, kMostRootedRanks);
+  const std::optional<int> decider = decider_of(call, choice, extent, kMostRootedRanks);
   if (!decider.has_value()) return std::nullopt;
   range.decider = *decider;
   if (has_root(call.collective)) range.period_calls = tune::PeriodMeter::calls_of(bytes);
   return range;
 }
 
-AgreedChunks::Shape::Shape(std::string algorithm, const ChunkRange& range, bool decides)
+ChunkShape::ChunkShape(std::string algorithm, const ChunkRange& range, bool decides)
     : algorithm_(std::move(algorithm)), range_(range), now_(range.start) {
   if (!decides) return;
   controller_.emplace(range.start, range.least, range.most);
   if (range.period_calls > 0) periods_.emplace(range.period_calls);
 }
 
-void AgreedChunks::Shape::begins(double seconds, int rank) {
+void ChunkShape::begins(double seconds, int rank) {
   if (!periods_.has_value()) return;
   const std::optional<double> took = periods_->begins(now_, seconds);
   if (took.has_value()) measured(*took, rank);
 }
 
-void AgreedChunks::Shape::measured(double seconds, int rank) {
+void ChunkShape::measured(double seconds, int rank) {
   const bool settled = controller_->settled();
   controller_->measured(now_, seconds);
   if (!controller_->settled() || settled) return;
@@ -80,7 +76,7 @@ void AgreedChunks::Shape::measured(double seconds, int rank) {
             controller_->gain());
 }
 
-void AgreedChunks::Shape::completed(std::uint8_t note, double seconds, int rank) {
+void ChunkShape::completed(std::uint8_t note, double seconds, int rank) {
   if (note == tune::kNoChunk) {
     throw Error(Errc::kInternal, "rank {} was not told the chunk size of the next call", rank);
   }
@@ -88,24 +84,13 @@ void AgreedChunks::Shape::completed(std::uint8_t note, double seconds, int rank)
   now_ = note;
 }
 
-ChunkReport AgreedChunks::Shape::report() const noexcept {
+ChunkReport ChunkShape::report() const noexcept {
   ChunkReport report{chunk_bytes(), range_.start_bytes, true, controller_.has_value()};
   if (controller_.has_value()) {
     report.settled = controller_->settled();
     report.gain = controller_->gain();
   }
   return report;
-}
-
-AgreedChunks::Shape* AgreedChunks::of(const CollectiveCall& call, const Extent& extent,
-                                      const tune::Choice& choice, const ChunkRange& range) {
-  return shapes_.of(call, extent, Shape(choice.algorithm, range, rank_ == range.decider));
-}
-
-std::optional<ChunkReport> AgreedChunks::report(const CollectiveCall& call,
-                                                const Extent& extent) const {
-  const Shape* shape = shapes_.find(call, extent);
-  return shape == nullptr ? std::nullopt : std::optional(shape->report());
 }
 
 }  // namespace ropewalk::comm

@@ -54,55 +54,41 @@ struct ChunkReport {
   double gain = 1;  ///< ChunkController::gain()
 };
 
-/// Of one communicator.
+/// A shape of call, as one rank knows it.
 ///
 /// Threads: one at a time.
-class AgreedChunks {
+class ChunkShape {
  public:
-  explicit AgreedChunks(int rank) : rank_(rank) {}
-
-  /// A shape of call.
-  class Shape {
-   public:
-    Shape(std::string algorithm, const ChunkRange& range, bool decides);
-    /// A call begins, `seconds` after some fixed time. Before the functions below are asked.
-    void begins(double seconds, int rank);
-    /// The chunk of the call that begins now.
-    [[nodiscard]] std::size_t chunk_bytes() const noexcept { return bytes_of(now_); }
-    /// The note for the tag of the call that begins now.
-    [[nodiscard]] std::uint8_t note() const noexcept {
-      return controller_.has_value() ? controller_->wanted() : tune::kNoChunk;
-    }
-    /// That call is over, and took `seconds`; `note` is what its tag has by now.
-    /// @throws Error kInternal without a note
-    void completed(std::uint8_t note, double seconds, int rank);
-    [[nodiscard]] ChunkReport report() const noexcept;
-    [[nodiscard]] bool alike(const Shape& other) const {
-      return algorithm_ == other.algorithm_ && range_ == other.range_;
-    }
-
-   private:
-    void measured(double seconds, int rank);
-    [[nodiscard]] std::size_t bytes_of(tune::ChunkCode code) const noexcept {
-      return code == range_.start ? range_.start_bytes : tune::chunk_bytes(code);
-    }
-    std::string algorithm_;
-    ChunkRange range_;
-    tune::ChunkCode now_;
-    std::optional<tune::ChunkController> controller_;  // of the rank that decides
-    std::optional<tune::PeriodMeter> periods_;         // where it times calls together
-  };
-
-  /// As CallShapes::of(). A shape begins anew when its algorithm or range is not what it was.
-  Shape* of(const CollectiveCall& call, const Extent& extent, const tune::Choice& choice,
-            const ChunkRange& range);
-  /// nullopt for a shape that has not been called.
-  [[nodiscard]] std::optional<ChunkReport> report(const CollectiveCall& call,
-                                                  const Extent& extent) const;
+  ChunkShape(std::string algorithm, const ChunkRange& range, bool decides);
+  /// A call begins, `seconds` after some fixed time. Before the functions below are asked.
+  void begins(double seconds, int rank);
+  /// The chunk of the call that begins now.
+  [[nodiscard]] std::size_t chunk_bytes() const noexcept { return bytes_of(now_); }
+  /// The note for the tag of the call that begins now.
+  [[nodiscard]] std::uint8_t note() const noexcept {
+    return controller_.has_value() ? controller_->wanted() : tune::kNoChunk;
+  }
+  /// That call is over, and took `seconds`; `note` is what its tag has by now.
+  /// @throws Error kInternal without a note
+  void completed(std::uint8_t note, double seconds, int rank);
+  [[nodiscard]] ChunkReport report() const noexcept;
+  /// For CallShapes.
+  [[nodiscard]] bool serves(const std::string& algorithm, const ChunkRange& range) const {
+    return algorithm_ == algorithm && range_ == range;
+  }
 
  private:
-  int rank_;
-  CallShapes<Shape> shapes_;
+  void measured(double seconds, int rank);
+  [[nodiscard]] std::size_t bytes_of(tune::ChunkCode code) const noexcept {
+    return code == range_.start ? range_.start_bytes : tune::chunk_bytes(code);
+  }
+  std::string algorithm_;
+  ChunkRange range_;
+  tune::ChunkCode now_;
+  std::optional<tune::ChunkController> controller_;  // of the rank that decides
+  std::optional<tune::PeriodMeter> periods_;         // where it times calls together
 };
+
+using AgreedChunks = CallShapes<ChunkShape, ChunkRange>;
 
 }  // namespace ropewalk::comm

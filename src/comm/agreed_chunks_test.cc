@@ -198,6 +198,38 @@ TEST(AgreedChunks, OutliveTheCallCache) {
   });
 }
 
+// Among more no rank's data reaches all others.
+TEST(AgreedChunks, AnExchangeOfTwoRanksIsTuned) {
+  const int calls = ropewalk::testing::share() > 1 ? 12 : 30;
+  for (const int ranks : {2, 3}) {
+    Runtime runtime;
+    adapting(runtime);
+    std::mutex mutex;
+    std::vector<std::set<std::size_t>> chunks(static_cast<std::size_t>(calls));
+    with_ranks(ranks, runtime, [&](Communicator& comm) {
+      const std::vector<float> input = values(comm.rank());
+      const std::vector<float> expected = values((comm.rank() + ranks - 1) % ranks);
+      for (std::set<std::size_t>& of_ranks : chunks) {
+        std::vector<float> output(kChunkedCount);
+        CollectiveCall call = call_of(Collective::kSendRecv, 1, input, output);
+        comm.run(call);
+        ASSERT_EQ(output, expected);
+        const ChunkReport report = comm.explain(call).chunks.value();
+        EXPECT_EQ(report.tuned, ranks == 2);
+        EXPECT_EQ(report.decides, ranks == 2 && comm.rank() == 0);
+        const std::lock_guard lock(mutex);
+        of_ranks.insert(report.bytes);
+      }
+    });
+    std::set<std::size_t> tried;
+    for (const std::set<std::size_t>& of_ranks : chunks) {
+      EXPECT_EQ(of_ranks.size(), 1U);
+      tried.insert(of_ranks.begin(), of_ranks.end());
+    }
+    EXPECT_EQ(tried.size() > 1, ranks == 2);
+  }
+}
+
 TEST(AgreedChunks, ShortCallsAreLeftAlone) {
   Runtime runtime;
   adapting(runtime);

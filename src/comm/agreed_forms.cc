@@ -13,7 +13,7 @@ namespace {
 // Of a rank's larger buffer: both forms of longer calls are limited by memory, and a few of them
 // take as long as a program's start.
 constexpr std::size_t kMostTrialBytes = std::size_t{32} << 20U;
-constexpr int kMostTrialRanks = 64;
+constexpr int kMostTrialRanks = 64;  // decider_of()'s
 // Of a period of calls with a root: many times what links hold, by which a root runs ahead of the
 // others.
 constexpr std::size_t kPeriodBytes = std::size_t{8} << 20U;
@@ -34,14 +34,10 @@ constexpr tune::ChunkCode period_code(int form, std::size_t data) {
 
 std::optional<FormTrial> form_trial(const CollectiveCall& call, const Extent& extent,
                                     const tune::Choice& choice) {
-  const schedule::Schedule& schedule = choice.schedule->schedule();
-  if (!choice.other.has_value() || choice.algorithm == tune::kGivenSchedule ||
-      call.carried == CarriedType::kNothing || schedule.num_ranks < 2) {
-    return std::nullopt;
-  }
-  const std::size_t bytes = largest_bytes(call, extent, schedule.num_ranks);
+  if (!choice.other.has_value()) return std::nullopt;
+  const std::size_t bytes = largest_bytes(call, extent, choice.schedule->schedule().num_ranks);
   if (bytes > kMostTrialBytes) return std::nullopt;
-  const std::optional<int> decider = decider_of(call, schedule, extent, kMostTrialRanks);
+  const std::optional<int> decider = decider_of(call, choice, extent, kMostTrialRanks);
   if (!decider.has_value()) return std::nullopt;
   FormTrial trial{*decider};
   if (has_root(call.collective)) {
@@ -52,7 +48,7 @@ std::optional<FormTrial> form_trial(const CollectiveCall& call, const Extent& ex
   return trial;
 }
 
-AgreedForms::Shape::Shape(std::string algorithm, const FormTrial& trial, bool decides)
+FormShape::FormShape(std::string algorithm, const FormTrial& trial, bool decides)
     : algorithm_(std::move(algorithm)), trial_(trial) {
   if (!decides) return;
   const int pause =
@@ -62,7 +58,7 @@ AgreedForms::Shape::Shape(std::string algorithm, const FormTrial& trial, bool de
   if (trial.period_calls > 0) decider_->periods.emplace(trial.period_calls);
 }
 
-std::uint8_t AgreedForms::Shape::begins(double seconds, bool cached, int rank) {
+std::uint8_t FormShape::begins(double seconds, bool cached, int rank) {
   if (!decider_.has_value()) return 0;
   const std::size_t data = cached ? 0 : 1;
   // A period that ends now is of calls with the same data.
@@ -74,7 +70,7 @@ std::uint8_t AgreedForms::Shape::begins(double seconds, bool cached, int rank) {
   return note_of_form(decider_->controllers[data].wanted());
 }
 
-void AgreedForms::Shape::measured(double seconds, int rank) {
+void FormShape::measured(double seconds, int rank) {
   tune::FormController& controller = decider_->controllers[decider_->data];
   const bool settled = controller.settled();
   controller.measured(form_, seconds);
@@ -85,7 +81,7 @@ void AgreedForms::Shape::measured(double seconds, int rank) {
             controller.gain());
 }
 
-void AgreedForms::Shape::completed(std::uint8_t note, double seconds, int rank) {
+void FormShape::completed(std::uint8_t note, double seconds, int rank) {
   if (note == 0) {
     throw Error(Errc::kInternal, "rank {} was not told the form of the next call", rank);
   }
@@ -93,7 +89,7 @@ void AgreedForms::Shape::completed(std::uint8_t note, double seconds, int rank) 
   form_ = note - 1;
 }
 
-FormReport AgreedForms::Shape::report() const noexcept {
+FormReport FormShape::report() const noexcept {
   FormReport report{true, form_ == 1, decider_.has_value()};
   if (!decider_.has_value()) return report;
   for (std::size_t data = 0; data < report.gain.size(); ++data) {

@@ -53,61 +53,42 @@ struct FormReport {
   std::array<double, 2> gain{1, 1};
 };
 
-/// Of one communicator.
+/// A shape of call, as one rank knows it.
 ///
 /// Threads: one at a time.
-class AgreedForms {
+class FormShape {
  public:
-  explicit AgreedForms(int rank) : rank_(rank) {}
-
-  /// A shape of call.
-  class Shape {
-   public:
-    Shape(std::string algorithm, const FormTrial& trial, bool decides);
-    /// The form of the call that begins now: 0 the chosen one, 1 the other one.
-    [[nodiscard]] int form() const noexcept { return form_; }
-    /// That call begins, `seconds` after some fixed time.
-    /// @param cached  its buffers were used not long ago; asked of the deciding rank alone
-    /// @return the note for the tag of the call
-    std::uint8_t begins(double seconds, bool cached, int rank);
-    /// That call is over, and took `seconds`; `note` is what its tag has by now.
-    /// @throws Error kInternal without a note
-    void completed(std::uint8_t note, double seconds, int rank);
-    [[nodiscard]] FormReport report() const noexcept;
-    [[nodiscard]] bool alike(const Shape& other) const {
-      return algorithm_ == other.algorithm_ && trial_ == other.trial_;
-    }
-
-   private:
-    // Of the rank that decides.
-    struct Decider {
-      std::array<tune::FormController, 2> controllers;  // data in caches, from memory
-      std::optional<tune::PeriodMeter> periods;         // where it times calls together
-      std::size_t data = 0;                             // of the call that begins now
-    };
-    void measured(double seconds, int rank);
-
-    std::string algorithm_;
-    FormTrial trial_;
-    int form_ = 0;
-    std::optional<Decider> decider_;
-  };
-
-  /// As CallShapes::of(). A shape begins anew when its algorithm or trial is not what it was.
-  Shape* of(const CollectiveCall& call, const Extent& extent, const tune::Choice& choice,
-            const FormTrial& trial) {
-    return shapes_.of(call, extent, Shape(choice.algorithm, trial, rank_ == trial.decider));
-  }
-  /// nullopt for a shape that has not been called.
-  [[nodiscard]] std::optional<FormReport> report(const CollectiveCall& call,
-                                                 const Extent& extent) const {
-    const Shape* shape = shapes_.find(call, extent);
-    return shape == nullptr ? std::nullopt : std::optional(shape->report());
+  FormShape(std::string algorithm, const FormTrial& trial, bool decides);
+  /// The form of the call that begins now: 0 the chosen one, 1 the other one.
+  [[nodiscard]] int form() const noexcept { return form_; }
+  /// That call begins, `seconds` after some fixed time.
+  /// @param cached  its buffers were used not long ago; asked of the deciding rank alone
+  /// @return the note for the tag of the call
+  std::uint8_t begins(double seconds, bool cached, int rank);
+  /// That call is over, and took `seconds`; `note` is what its tag has by now.
+  /// @throws Error kInternal without a note
+  void completed(std::uint8_t note, double seconds, int rank);
+  [[nodiscard]] FormReport report() const noexcept;
+  /// For CallShapes.
+  [[nodiscard]] bool serves(const std::string& algorithm, const FormTrial& trial) const {
+    return algorithm_ == algorithm && trial_ == trial;
   }
 
  private:
-  int rank_;
-  CallShapes<Shape> shapes_;
+  // Of the rank that decides.
+  struct Decider {
+    std::array<tune::FormController, 2> controllers;  // data in caches, from memory
+    std::optional<tune::PeriodMeter> periods;         // where it times calls together
+    std::size_t data = 0;                             // of the call that begins now
+  };
+  void measured(double seconds, int rank);
+
+  std::string algorithm_;
+  FormTrial trial_;
+  int form_ = 0;
+  std::optional<Decider> decider_;
 };
+
+using AgreedForms = CallShapes<FormShape, FormTrial>;
 
 }  // namespace ropewalk::comm

@@ -9,8 +9,13 @@
 
 namespace ropewalk::comm {
 
-std::optional<int> decider_of(const CollectiveCall& call, const schedule::Schedule& schedule,
+std::optional<int> decider_of(const CollectiveCall& call, const tune::Choice& choice,
                               const Extent& extent, int most_rooted_ranks) {
+  const schedule::Schedule& schedule = choice.schedule->schedule();
+  if (choice.algorithm == tune::kGivenSchedule || call.carried == CarriedType::kNothing ||
+      schedule.num_ranks < 2) {
+    return std::nullopt;
+  }
   switch (call.collective) {
     case Collective::kAllReduce:
     case Collective::kAllGather:

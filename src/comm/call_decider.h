@@ -27,41 +27,55 @@
 #include <utility>
 
 #include "comm/collective_call.h"
-#include "schedule/schedule.h"
+#include "tune/choice.h"
 
 namespace ropewalk::comm {
 
-/// Nothing where no rank's data reaches all others, and for operations with a root among more than
-/// `most_rooted_ranks`: finding it takes time with the square of them. The same on all ranks.
-std::optional<int> decider_of(const CollectiveCall& call, const schedule::Schedule& schedule,
+/// Nothing for barriers, for schedules that the user gave, where no rank's data reaches all others,
+/// and for operations with a root among more than `most_rooted_ranks`: finding it takes time with
+/// the square of them. The same on all ranks.
+std::optional<int> decider_of(const CollectiveCall& call, const tune::Choice& choice,
                               const Extent& extent, int most_rooted_ranks);
 
 /// Bytes of a rank's larger buffer; the same on all ranks.
 std::size_t largest_bytes(const CollectiveCall& call, const Extent& extent, int num_ranks) noexcept;
 
-/// What is known of each shape of call: of calls of one operation, size in bytes and root, whatever
-/// the type.
+/// What is known of each shape of call of a communicator: of calls of one operation, size in bytes
+/// and root, whatever the type.
+///
+/// A `Shape` is made of an algorithm, the terms on which ranks agree, and whether this rank decides
+/// (Terms::decider); serves() says whether it was made of the same.
 ///
 /// Threads: one at a time.
-template <typename Shape>
+template <typename ShapeOfCalls, typename Terms>
 class CallShapes {
  public:
+  using Shape = ShapeOfCalls;
+
+  explicit CallShapes(int rank) : rank_(rank) {}
+
   /// Of a call that begins; null when there are too many shapes for this one. A shape begins anew
-  /// where `fresh` is not alike(). The pointer holds for ever.
-  Shape* of(const CollectiveCall& call, const Extent& extent, Shape fresh) {
+  /// when its algorithm or terms are not what they were. The pointer holds for ever.
+  Shape* of(const CollectiveCall& call, const Extent& extent, const tune::Choice& choice,
+            const Terms& terms) {
     const Key key = key_of(call, extent);
     const auto found = shapes_.find(key);
-    if (found == shapes_.end()) {
-      return shapes_.size() == kMostShapes ? nullptr
-                                           : &shapes_.emplace(key, std::move(fresh)).first->second;
+    if (found != shapes_.end() && found->second.serves(choice.algorithm, terms)) {
+      return &found->second;
     }
-    if (!found->second.alike(fresh)) found->second = std::move(fresh);
-    return &found->second;
+    Shape fresh(choice.algorithm, terms, rank_ == terms.decider);
+    if (found != shapes_.end()) {
+      found->second = std::move(fresh);
+      return &found->second;
+    }
+    if (shapes_.size() == kMostShapes) return nullptr;
+    return &shapes_.emplace(key, std::move(fresh)).first->second;
   }
-  /// Null for a shape that has not been called.
-  [[nodiscard]] const Shape* find(const CollectiveCall& call, const Extent& extent) const {
+
+  /// The shape's report; nullopt for one that has not been called.
+  [[nodiscard]] auto report(const CollectiveCall& call, const Extent& extent) const {
     const auto found = shapes_.find(key_of(call, extent));
-    return found == shapes_.end() ? nullptr : &found->second;
+    return found == shapes_.end() ? std::nullopt : std::optional(found->second.report());
   }
 
  private:
@@ -73,6 +87,7 @@ class CallShapes {
             has_root(call.collective) ? call.root : 0};
   }
 
+  int rank_;
   std::map<Key, Shape> shapes_;
 };
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "executor/block/links.h"
@@ -22,17 +23,14 @@ struct CopyForm {
   std::size_t address_chunk_bytes = 0;  ///< chunk where every chunk of a call goes by address
 };
 
-struct Choice {
+struct Choice : CopyForm {
   int index = 0;  ///< counts the distinct choices of this tuner
   std::string algorithm;
   plan::NicRule nic_rule = plan::NicRule::kBalanced;  ///< Candidate's
   executor::Protocol protocol = executor::Protocol::kSimple;
   int channels = 1;
-  int threads = 0;                      ///< of a block on a GPU
-  std::size_t chunk_bytes = 0;          ///< largest chunk that is staged; at most a slot
-  std::size_t address_bytes = 0;        ///< smallest chunk that goes by address
-  std::size_t address_chunk_bytes = 0;  ///< chunk where every chunk of a call goes by address
-  std::size_t share_bytes = 0;          ///< smallest chunk that its sender may help to copy
+  int threads = 0;              ///< of a block on a GPU
+  std::size_t share_bytes = 0;  ///< smallest chunk that its sender may help to copy
   /// Host memory, where calls can go staged and by address: the form that was not chosen. What
   /// calls take decides (comm/agreed_forms.h), since data in caches and from memory differ.
   std::optional<CopyForm> other;
@@ -53,10 +51,7 @@ inline Choice with_other_form(const Choice& choice) {
   Choice other = choice;
   // Not that of any choice (from 0 on), nor of none (-1).
   other.index = -2 - choice.index;
-  other.chunk_bytes = choice.other->chunk_bytes;
-  other.address_bytes = choice.other->address_bytes;
-  other.address_chunk_bytes = choice.other->address_chunk_bytes;
-  other.other = CopyForm{choice.chunk_bytes, choice.address_bytes, choice.address_chunk_bytes};
+  std::swap(static_cast<CopyForm&>(other), *other.other);
   return other;
 }
 

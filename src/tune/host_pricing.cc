@@ -167,16 +167,9 @@ Choice HostPricing::priced(const Candidate& candidate, std::size_t unit_bytes,
   }
   const bool gives = !waits && by_address < staged * worth_of(part);
   if (gives) choice.predicted_seconds = by_address;
-  take_forms(choice, gives ? given : in_slots, gives ? in_slots : given);
+  static_cast<CopyForm&>(choice) = gives ? given : in_slots;
+  if (adapts_) choice.other = gives ? in_slots : given;
   return choice;
-}
-
-void HostPricing::take_forms(Choice& choice, const CopyForm& chosen,
-                             const CopyForm& other) const noexcept {
-  choice.chunk_bytes = chosen.chunk_bytes;
-  choice.address_bytes = chosen.address_bytes;
-  choice.address_chunk_bytes = chosen.address_chunk_bytes;
-  if (adapts_) choice.other = other;
 }
 
 }  // namespace ropewalk::tune

@@ -25,7 +25,6 @@ class HostPricing final : public Pricing {
   [[nodiscard]] Choice priced(const Candidate& candidate, std::size_t unit_bytes,
                               const NicRounds& nics) const;
   void set_chunks(Choice& choice) const;
-  void take_forms(Choice& choice, const CopyForm& chosen, const CopyForm& other) const noexcept;
   /// The share of the time through slots that a transfer of `bytes` by address must stay below.
   [[nodiscard]] double worth_of(std::size_t bytes) const noexcept;
   /// Whether a staged chunk of this size is sooner read by its address, where the schedule lets
