@@ -164,6 +164,11 @@ rw_label_tests(slow transport_test
 rw_label_tests(slow transport_test
   "Providers/.*/(ShmBounceRingChecksums|ShmUnverified|ShmWrappedInNoFaults|TcpOneStream|Ofi(Shm|Tcp)Separate|OfiShmTagged)( |$)"
   "combinations of settings of which each runs with another case")
+rw_label_tests(slow comm_test "StreamHandshake.OfMoreRanksThanABatchHasOperations"
+  "2 to 16 s without a sanitizer, over two minutes with one: its threads outnumber two cores by a hundred; fewer ranks run")
+rw_label_tests(slow diagnose_test
+  "PlansForFoundHosts.ThatASettingNamesCompute|Communicator.HierarchicalOverHosts"
+  "12 s each without a sanitizer, one to two minutes with one; other tests over several hosts run")
 rw_label_tests(sanitizer-blind comm_test "WindowContract.*/registered( |$)"
   "threads copy into each other's memory at one address, ordered by counters that each maps at another"
   SANITIZER thread)
