@@ -36,12 +36,31 @@ if(RW_SANITIZE)
     target_link_options(rw_options INTERFACE -fuse-ld=lld)
   endif()
 endif()
-if(RW_FUZZ)
-  target_compile_options(rw_options INTERFACE -fsanitize=fuzzer-no-link)
-endif()
-
 include(cmake/precompiled.cmake)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/source_dir.h.in ${PROJECT_BINARY_DIR}/for_tests/source_dir.h @ONLY)
+
+# In these sources tests under a sanitizer spend most of their time without optimization: they make and check data,
+# price and check schedules, and sum. The vector code takes minutes to compile with UBSan and optimization, and has
+# tests of its own whose other sources UBSan sees.
+function(rw_optimize_hot_sources)
+  foreach(source schedule/pattern schedule/lags schedule/check schedule/symbolic_run schedule/fair_share tune/machine_cost
+      transport/checksum transport/messaging/verification executor/host/kernels_float)
+    set(options -O1)
+    if(source MATCHES "/kernels_")
+      list(APPEND options -fno-sanitize=undefined)
+    endif()
+    if(EXISTS ${PROJECT_SOURCE_DIR}/src/${source}.cc)
+      set_source_files_properties(${PROJECT_SOURCE_DIR}/src/${source}.cc PROPERTIES COMPILE_OPTIONS "${options}"
+        SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
+    else()
+      message(FATAL_ERROR "no source src/${source}.cc")
+    endif()
+  endforeach()
+endfunction()
+
+if(RW_SANITIZE)
+  rw_optimize_hot_sources()
+endif()
 
 function(rw_layer name)
   cmake_parse_arguments(LAYER "" "" "DEPENDS;LIBRARIES" ${ARGN})
@@ -86,12 +105,9 @@ function(rw_layer name)
   endif()
   add_library(rw_${name} STATIC ${sources})
   target_link_libraries(rw_${name} PUBLIC rw_options ${LAYER_LIBRARIES})
-  if(RW_SANITIZE AND name STREQUAL "schedule")
-    # Makes and checks the data of most tests of collectives: half of their time without optimization.
-    set_source_files_properties(${folder}/pattern.cc PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON
-      SKIP_UNITY_BUILD_INCLUSION ON)
-  endif()
-  if(NOT (RW_SANITIZE AND name STREQUAL "plan"))  # its level of optimization is another
+  if(RW_SANITIZE AND name STREQUAL "plan")  # its level of optimization is another
+    rw_watch_for_fuzzers(rw_plan)
+  else()
     rw_precompile(rw_${name} library)
   endif()
   # The executor's vector code includes its own sources, once for each kind of processor.

@@ -164,6 +164,15 @@ rw_label_tests(slow transport_test
 rw_label_tests(slow transport_test
   "Providers/.*/(ShmBounceRingChecksums|ShmUnverified|ShmWrappedInNoFaults|TcpOneStream|Ofi(Shm|Tcp)Separate|OfiShmTagged)( |$)"
   "combinations of settings of which each runs with another case")
+# Ends in GPU memory over libfabric: OfiGpuByDmaBuf. Matching by tags: OfiTcpTagged. Rails: of two kinds.
+rw_label_tests(slow transport_test
+  "Providers/.*/(OfiGpu|OfiGpuTagged|OfiGpuToHost|OfiGpuFromHost|RailsOfTcp|SisciDma|Psm2Separate)( |$)"
+  "30 s and more each; each setting runs with another case of the same provider")
+rw_label_tests(slow netplugin_test "TheLastCloseOfTwoProcesses/v([4-8]|1[01])_"
+  "6 s each; each version gives other forms to the same functions: an older one, 9, and the newest, 12, run")
+rw_label_tests(slow transport_test
+  "Faults/SisciGpuReplaced.ByStaging/(BetweenGpusOnly|NoIommu|FromGpuOnly)"
+  "13 to 19 s each; the other faults of the same transfers run")
 rw_label_tests(slow comm_test "StreamHandshake.OfMoreRanksThanABatchHasOperations"
   "2 to 16 s without a sanitizer, over two minutes with one: its threads outnumber two cores by a hundred; fewer ranks run")
 rw_label_tests(slow diagnose_test
