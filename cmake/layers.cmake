@@ -24,7 +24,16 @@ if(RW_SANITIZE)
   # tests gain, above all for vector code. One vector target for the same reason: the others differ in
   # instructions, not in the memory that they access. But what searches for plans: tests of four layers wait for it.
   target_compile_options(rw_options INTERFACE -fsanitize=${RW_SANITIZE} -fno-sanitize-recover=all
-    -fno-omit-frame-pointer $<IF:$<STREQUAL:$<TARGET_PROPERTY:NAME>,rw_plan>,-O1,-O0> -g1)
+    -fno-omit-frame-pointer $<IF:$<STREQUAL:$<TARGET_PROPERTY:NAME>,rw_plan>,-O1,-O0>)
+  # Of tests without line numbers, which take a fifth of the time to compile them: GoogleTest prints those that matter.
+  target_compile_options(rw_options INTERFACE $<IF:$<BOOL:$<TARGET_PROPERTY:RW_IS_TEST>>,-g0,-g1>)
+  # UBSan's look at every address that is used doubles the object files and takes a fifth of the time to compile them.
+  # That serves where bytes of shared and foreign memory become objects (transport, link, message, executor, comm), not
+  # in code that has only objects of its own.
+  if(RW_SANITIZE MATCHES undefined)
+    target_compile_options(rw_options INTERFACE
+      $<$<BOOL:$<TARGET_PROPERTY:RW_OWN_OBJECTS>>:-fno-sanitize=alignment,null,object-size,vptr>)
+  endif()
   # Libraries opened at run time are called by declarations of our own, whose type names differ from the
   # libraries'.
   target_compile_options(rw_options INTERFACE $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>)
@@ -105,6 +114,9 @@ function(rw_layer name)
   endif()
   add_library(rw_${name} STATIC ${sources})
   target_link_libraries(rw_${name} PUBLIC rw_options ${LAYER_LIBRARIES})
+  if(name MATCHES "^(diagnose|plan|schedule|topology|tune)$")
+    set_target_properties(rw_${name} PROPERTIES RW_OWN_OBJECTS ON)
+  endif()
   if(RW_SANITIZE AND name STREQUAL "plan")  # its level of optimization is another
     rw_watch_for_fuzzers(rw_plan)
   else()

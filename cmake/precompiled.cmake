@@ -17,13 +17,10 @@ if(RW_PRECOMPILED)
     -Wno-restrict>)
 endif()
 
-# The code under test is optimized; for the tests themselves compile time matters more. A sanitizer names their functions
-# without line numbers, which cost a fifth of the time to compile them.
+# The code under test is optimized; for the tests themselves compile time matters more. cmake/layers.cmake reads the property.
 function(rw_test_options target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(RW_SANITIZE)
-    target_compile_options(${target} PRIVATE -g0)
-  endif()
+  set_target_properties(${target} PROPERTIES RW_IS_TEST ON RW_OWN_OBJECTS ON)
 endfunction()
 
 # What the library executes steers the fuzzers, but not what tests do.

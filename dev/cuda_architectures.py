@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import os
 import re
 import shutil
@@ -39,6 +40,13 @@ def nvcc_architectures(nvcc: str) -> list[int]:
     return [int(number) for number in re.findall(r"compute_(\d+)\b", listed)]
 
 
+@functools.cache
+def quickly(nvcc: str) -> list[str]:
+    """Options for code that nothing runs, where this nvcc has them (12.9 and later)."""
+    help_text = subprocess.run([nvcc, "--help"], check=True, capture_output=True, text=True).stdout
+    return ["--Ofast-compile=max"] if "--Ofast-compile" in help_text else []
+
+
 def by_nvcc(nvcc: str, architecture: int) -> str:
     """Compiles for one architecture. Returns what went wrong."""
     run = subprocess.run(
@@ -51,6 +59,7 @@ def by_nvcc(nvcc: str, architecture: int) -> str:
                 f"-I{ROOT}/src",
                 f"-I{ROOT}/include",
             ),
+            *quickly(nvcc),
             *(str(KERNELS), "-o", os.devnull),
         ],
         capture_output=True,
