@@ -255,7 +255,7 @@ class Libraries:
         Rows that were complete before a failure count; "" when nothing failed.
         """
         cpus = ",".join(str(cpu) for cpu in scenario.cpus)
-        fence = ["taskset", "-c", cpus]  # 2 cores of a larger machine, for free ranks too
+        fence = ["taskset", "-c", cpus]  # those cores of a larger machine, for free ranks too
         limit_s = 30 + 4 * loop.limit_s * len(loop.sizes)
         if setting.library == "ropewalk":
             return self._measure_ropewalk(setting, scenario, loop, factor, fence)

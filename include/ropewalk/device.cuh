@@ -158,6 +158,16 @@ RW_DEVICE_FUNCTION std::uint64_t load_fresh(const std::uint64_t* from) {
 #endif
 }
 
+/// For load_fresh() by who comes later. Others may read it meanwhile, who do not use what they
+/// read.
+RW_DEVICE_FUNCTION void keep(std::uint64_t* to, std::uint64_t value) {
+#ifdef __CUDA_ARCH__
+  *to = value;
+#else
+  __atomic_store_n(to, value, __ATOMIC_RELAXED);
+#endif
+}
+
 /// After fence(), so that what was before it is seen first.
 RW_DEVICE_FUNCTION void store_relaxed(std::uint64_t* to, std::uint64_t value) {
 #ifdef __CUDA_ARCH__
@@ -738,12 +748,12 @@ class Queue {
     if (scope_.rank() == 0) {
       // Another one may use the other direction meanwhile.
       if (sends_) {
-        counts_->sent = sent_;
-        counts_->room = room_;
+        detail::keep(&counts_->sent, sent_);
+        detail::keep(&counts_->room, room_);
       }
       if (receives_) {
-        counts_->taken = taken_;
-        counts_->told = told_;
+        detail::keep(&counts_->taken, taken_);
+        detail::keep(&counts_->told, told_);
       }
     }
     scope_.sync();
@@ -902,7 +912,7 @@ class Queue {
         room_ = detail::load_acquire(queue_.out_taken) + lines_;
         return sent_ + part <= room_;
       });
-      counts_->room = room_;
+      detail::keep(&counts_->room, room_);
     }
     status = static_cast<Status>(scope_.any(static_cast<int>(status)));
     if (status != Status::kDone) return status;
