@@ -44,32 +44,31 @@ if(RW_SANITIZE)
   if(RW_LLD AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     target_link_options(rw_options INTERFACE -fuse-ld=lld)
   endif()
-endif()
-include(cmake/precompiled.cmake)
-configure_file(${PROJECT_SOURCE_DIR}/cmake/source_dir.h.in ${PROJECT_BINARY_DIR}/for_tests/source_dir.h @ONLY)
-
-# In these sources tests under a sanitizer spend most of their time without optimization: they make and check data,
-# price and check schedules, and sum. The vector code takes minutes to compile with UBSan and optimization, and has
-# tests of its own whose other sources UBSan sees.
-function(rw_optimize_hot_sources)
+  # In these sources tests spend most of their time without optimization: they make and check data, price and check
+  # schedules, and sum. The vector code takes minutes to compile with UBSan and optimization, and has tests of its own
+  # whose other sources UBSan sees.
   foreach(source schedule/pattern schedule/lags schedule/check schedule/symbolic_run schedule/fair_share tune/machine_cost
       transport/checksum transport/messaging/verification executor/host/kernels_float)
+    set(path ${PROJECT_SOURCE_DIR}/src/${source}.cc)
+    if(NOT EXISTS ${path})
+      message(FATAL_ERROR "no source ${path}")
+    endif()
     set(options -O1)
     if(source MATCHES "/kernels_")
       list(APPEND options -fno-sanitize=undefined)
     endif()
-    if(EXISTS ${PROJECT_SOURCE_DIR}/src/${source}.cc)
-      set_source_files_properties(${PROJECT_SOURCE_DIR}/src/${source}.cc PROPERTIES COMPILE_OPTIONS "${options}"
-        SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
-    else()
-      message(FATAL_ERROR "no source src/${source}.cc")
-    endif()
+    set_source_files_properties(${path} PROPERTIES COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON
+      SKIP_UNITY_BUILD_INCLUSION ON)
   endforeach()
-endfunction()
-
-if(RW_SANITIZE)
-  rw_optimize_hot_sources()
 endif()
+# What the library executes steers the fuzzers, but not what tests do.
+if(RW_FUZZ)
+  target_compile_options(rw_options INTERFACE
+    $<$<NOT:$<BOOL:$<TARGET_PROPERTY:RW_IS_TEST>>>:-fsanitize=fuzzer-no-link>)
+endif()
+
+include(cmake/precompiled.cmake)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/source_dir.h.in ${PROJECT_BINARY_DIR}/for_tests/source_dir.h @ONLY)
 
 function(rw_layer name)
   cmake_parse_arguments(LAYER "" "" "DEPENDS;LIBRARIES" ${ARGN})
@@ -117,9 +116,7 @@ function(rw_layer name)
   if(name MATCHES "^(diagnose|plan|schedule|topology|tune)$")
     set_target_properties(rw_${name} PROPERTIES RW_OWN_OBJECTS ON)
   endif()
-  if(RW_SANITIZE AND name STREQUAL "plan")  # its level of optimization is another
-    rw_watch_for_fuzzers(rw_plan)
-  else()
+  if(NOT (RW_SANITIZE AND name STREQUAL "plan"))  # its level of optimization is another
     rw_precompile(rw_${name} library)
   endif()
   # The executor's vector code includes its own sources, once for each kind of processor.

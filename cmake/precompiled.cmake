@@ -23,18 +23,10 @@ function(rw_test_options target)
   set_target_properties(${target} PROPERTIES RW_IS_TEST ON RW_OWN_OBJECTS ON)
 endfunction()
 
-# What the library executes steers the fuzzers, but not what tests do.
-function(rw_watch_for_fuzzers target)
-  if(RW_FUZZ)
-    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
-  endif()
-endfunction()
-
 if(RW_PRECOMPILED)
   set(common ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
   add_library(rw_precompiled_library OBJECT ${PROJECT_SOURCE_DIR}/cmake/precompiled.cc)
   target_link_libraries(rw_precompiled_library PRIVATE rw_options)
-  rw_watch_for_fuzzers(rw_precompiled_library)
   target_precompile_headers(rw_precompiled_library PRIVATE ${common})
   if(RW_TESTS)
     # A program, since it is compiled without position-independent code.
@@ -46,9 +38,6 @@ if(RW_PRECOMPILED)
 endif()
 
 function(rw_precompile target kind)
-  if(kind STREQUAL "library")
-    rw_watch_for_fuzzers(${target})  # as the precompiled headers
-  endif()
   if(RW_PRECOMPILED)
     target_precompile_headers(${target} REUSE_FROM rw_precompiled_${kind})
   endif()

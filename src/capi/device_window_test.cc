@@ -248,6 +248,16 @@ TEST_P(DeviceFunctions, WhatCannotBeRightBreaksByName) {
 // load.
 constexpr std::int64_t kShortDeadlineUs = 200'000;
 
+// The host hears a little later what a kernel came to.
+rwResult_t failure_of_signals(int peer, rwMessageWindow_t window) {
+  rwResult_t told = rwSuccess;
+  for (int turn = 0; turn < 5000 && told == rwSuccess; ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    told = rwSignal(peer, 0, 1, window, nullptr, nullptr);
+  }
+  return told;
+}
+
 TEST_P(DeviceFunctions, AWaitEndsByItsDeadline) {
   std::atomic<int> ended{0};
   with_ranks(
@@ -261,12 +271,7 @@ TEST_P(DeviceFunctions, AWaitEndsByItsDeadline) {
         const auto begin = std::chrono::steady_clock::now();
         EXPECT_NE(ropewalk::device::wait_signal(Thread{}, device, 1 - rank.rank), Status::kDone);
         EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
-        // The host hears of it a little later.
-        rwResult_t told = rwSuccess;
-        for (int turn = 0; turn < 5000 && told == rwSuccess; ++turn) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          told = rwSignal(1 - rank.rank, 0, 1, window, nullptr, nullptr);
-        }
+        const rwResult_t told = failure_of_signals(1 - rank.rank, window);
         EXPECT_TRUE(told == rwTimeout || told == rwRemoteError) << told;
         ++ended;
         while (ended < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -552,13 +557,7 @@ TEST_P(DeviceFunctions, AFullQueueEndsByItsDeadline) {
             status = ropewalk::device::send(Thread{}, device, 1, words.data(), 8);
           }
           EXPECT_EQ(status, Status::kTimeout);
-          // The host hears of it a little later.
-          rwResult_t told = rwSuccess;
-          for (int turn = 0; turn < 5000 && told == rwSuccess; ++turn) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-            told = rwSignal(1, 0, 1, window, nullptr, nullptr);
-          }
-          EXPECT_EQ(told, rwTimeout) << rwGetLastError(rank.comm);
+          EXPECT_EQ(failure_of_signals(1, window), rwTimeout) << rwGetLastError(rank.comm);
         }
         both.arrive_and_wait();
       },
