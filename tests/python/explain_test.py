@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 import ropewalk
-from conftest import Program
+from conftest import DEADLINE_SECONDS, Program
 from ropewalk import schedule
 from ropewalk.cli import explain
 
@@ -104,6 +107,21 @@ def test_long_pieces_are_as_the_transport_wishes(program: Program) -> None:
         if net == "ofi" and done.returncode != 0:
             pytest.skip(f"no libfabric: {done.stderr.splitlines()[0]}")
         assert json.loads(done.stdout)["candidates"][0]["chunk_bytes"] == length
+
+
+def test_a_reader_that_has_ended_leaves_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "ropewalk", "explain", "all_reduce", "--ranks", "2"],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+        )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
 
 
 def test_gpus_that_are_not_there_are_an_error(program: Program) -> None:

@@ -145,6 +145,8 @@ def _child(work: Callable[[], int], parent: int) -> NoReturn:
         status = work()
     except typer.Exit as ended:
         status = ended.exit_code
+    except (BrokenPipeError, SystemExit):
+        pass  # who reads the output has ended: Rich exits then
     except BaseException:
         traceback.print_exc()
     with contextlib.suppress(OSError, ValueError):
