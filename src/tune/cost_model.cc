@@ -61,6 +61,13 @@ void add_links_between_hosts(ScheduleShape& shape, const schedule::Checked& chec
   }
 }
 
+// Whether all that it takes is this rank's input.
+bool receives_none(const schedule::Step& step) {
+  return std::ranges::all_of(step.operands, [](const schedule::Operand& operand) {
+    return operand.kind == schedule::Operand::Kind::kInput;
+  });
+}
+
 }  // namespace
 
 ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
@@ -88,6 +95,7 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
     for (const schedule::StepList& steps : rank) {
       std::set<int> senders;
       std::set<int> receivers;
+      std::set<int> sent;  // blocks
       for (const schedule::Step& step : steps) {
         receivers.insert(step.send.begin(), step.send.end());
         work += step.operands.size() + step.send.size() + (step.write_output ? 1 : 0);
@@ -100,7 +108,10 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
           if (is_local(operand.peer)) ++(combines ? load.local_combined_in : load.local_copied_in);
           linked = true;
         }
-        load.messages_out += static_cast<int>(step.send.size());
+        const auto sends = static_cast<int>(step.send.size());
+        load.messages_out += sends;
+        const bool first = sends > 0 && receives_none(step) && sent.insert(step.block).second;
+        load.out_again += first ? sends - 1 : sends;
         load.local_out += static_cast<int>(std::ranges::count_if(step.send, is_local));
         if (!linked) ++load.copies;
       }
@@ -195,6 +206,12 @@ constexpr double kSendersShare = 0.65;
 // Ranks that share cores also poll without success, and take turns: as much again.
 constexpr double kCrowdedShare = 2;
 
+// Of the time of a copy from memory into a slot: of data that is in this core's caches.
+constexpr double kAgain = 0.5;
+constexpr double kReceived = 0.75;  // out of a slot that another core has written
+// Ranks that copy from one at the same time, over the rate of one of them.
+constexpr double kReadersOfOne = 2;
+
 // A rank's time for one chunk: to send, to copy or combine received data, and to copy without any
 // link.
 struct ChunkCosts {
@@ -206,8 +223,9 @@ struct ChunkCosts {
   double local_send = 0;
   double local_copy_in = 0;
   double local_combine_in = 0;
+  double less_again = 0;  // than `send`, for RankLoad::out_again
   [[nodiscard]] double of(const RankLoad& load) const {
-    return (load.messages_out - load.local_out) * send +
+    return -load.out_again * less_again + (load.messages_out - load.local_out) * send +
            (load.combined_in - load.local_combined_in) * combine_in +
            (load.copied_in - load.local_copied_in) * copy_in + load.copies * copy +
            load.local_out * local_send + load.local_combined_in * local_combine_in +
@@ -302,14 +320,21 @@ double predict(const ScheduleShape& shape, const CostContext& context, std::size
   }
   if (context.network) return over_network(shape, context, chunk, rounds);
   const double send = machine.chunk_cost + (by_address ? 0 : chunk / machine.copy_rate);
+  const double copy_in =
+      machine.chunk_cost + (by_address ? machine.address_cost + chunk / machine.address_move_rate
+                                       : kReceived * chunk / machine.copy_rate);
   // By address: through the core's own cache, from which it is then combined.
-  const double fetch = machine.address_cost + chunk / machine.address_rate;
-  const double copy_in = machine.chunk_cost + (by_address ? fetch : chunk / machine.copy_rate);
   const double combine_in =
-      machine.chunk_cost +
-      (by_address ? fetch + chunk / machine.combine_rate / 2 : chunk / machine.combine_rate);
-  const ChunkCosts costs{send, copy_in, combine_in, chunk / machine.copy_rate};
-  const double work = busiest(shape, costs) * context.ranks_per_core;
+      machine.chunk_cost + (by_address ? machine.address_cost + chunk / machine.address_rate +
+                                             chunk / machine.combine_rate / 2
+                                       : chunk / machine.combine_rate);
+  ChunkCosts costs{send, copy_in, combine_in, chunk / machine.copy_rate};
+  if (!by_address) costs.less_again = (1 - kAgain) * chunk / machine.copy_rate;
+  double work = busiest(shape, costs) * context.ranks_per_core;
+  if (by_address && !context.same_process) {
+    const double of_one = chunk / (kReadersOfOne * machine.address_move_rate);
+    for (const RankLoad& load : shape.loads) work = std::max(work, load.messages_out * of_one);
+  }
   const bool combines = shape.all.combined_in > 0;
   // One thread does the work of all channels, in turn.
   const double hop =

@@ -6,6 +6,17 @@
 //
 //   T = max(h * (latency + cost of one chunk at both ends), W) + (r - 1) * W
 //
+// By address, the receiver alone copies: from memory into its output, or into a cache and from
+// there, combined, into its output. Those that copy from one rank at the same time together have
+// twice the rate of one: the system counts the users of each page that it copies from. (Sixteen
+// cores of a Xeon, 0.5 to 2 MiB: one rank 5.6 GB/s, three together 10 to 11.4, seven 12 to 14.) So
+// W is no less than what the ranks that read from the busiest one take for that.
+//
+// Through slots, the rate is that of data which a rank copies from memory into a slot. What it
+// sends again in a round, or passes on, is in its caches: half of the time. What it receives lies
+// in the caches of another core: three quarters. (There, of 512 KiB: the first copy into a slot 99
+// us, each further one 32 to 42, one out of a slot some 60.)
+//
 // Where ranks outnumber cores, work is multiplied by ranks per core, and a hop also costs a switch
 // of threads. Where such ranks are linked by sockets, which takes the system microseconds of a core
 // for each message, a wait for one rank is time for another, and what counts is the work of all:
@@ -39,13 +50,14 @@ namespace ropewalk::tune {
 /// Measured on each machine (machine_constants.h). Seconds, bytes per second. Plain bytes: rank 0's
 /// are sent to all ranks, so that all choose identically.
 struct MachineConstants {
-  double hop_latency = 1.2e-7;  ///< one way: a line written here is seen by another core
-  double chunk_cost = 5e-8;     ///< processor time per chunk at either end
-  double copy_rate = 16e9;      ///< one core, in or out of a FIFO's slots
-  double combine_rate = 16e9;   ///< one core, slot and input into output
-  double address_cost = 6e-7;   ///< per chunk that is copied from another process's memory
-  double address_rate = 18e9;   ///< of such a copy
-  double switch_cost = 3e-6;    ///< from one thread to another on a core
+  double hop_latency = 1.2e-7;      ///< one way: a line written here is seen by another core
+  double chunk_cost = 5e-8;         ///< processor time per chunk at either end
+  double copy_rate = 16e9;          ///< one core, in or out of a FIFO's slots
+  double combine_rate = 16e9;       ///< one core, slot and input into output
+  double address_cost = 6e-7;       ///< per chunk that is copied from another process's memory
+  double address_rate = 18e9;       ///< of such a copy, from memory into a cache
+  double address_move_rate = 18e9;  ///< the same, into memory
+  double switch_cost = 3e-6;        ///< from one thread to another on a core
   double network_latency = 2.5e-5;
   double network_rate = 2e9;
   double network_message = 2.5e-6;  ///< processor time of a short message at both its ends together
@@ -55,7 +67,8 @@ struct MachineConstants {
 struct CostContext {
   MachineConstants machine;
   double ranks_per_core = 1;
-  bool network = false;  ///< some ranks are on other hosts
+  bool network = false;       ///< some ranks are on other hosts
+  bool same_process = false;  ///< all ranks are threads of one: addresses cost no system call
   /// What the NICs take for the schedule's rounds; zero: not known, taken as no limit.
   NicRounds nics{};
   double nic_sharing_cost = 0;  ///< GroupFacts::nic_sharing_cost
@@ -67,6 +80,7 @@ struct RankLoad {
   int combined_in = 0;  ///< received and combined
   int copied_in = 0;    ///< received and only copied or passed on
   int copies = 0;       ///< moved without any link
+  int out_again = 0;    ///< sent, of data that the rank has received or sent before in the round
   /// Of these, within the host, where hosts are known.
   int local_out = 0;
   int local_combined_in = 0;

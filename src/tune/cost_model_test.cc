@@ -231,6 +231,7 @@ MachineConstants whole_seconds() {
   machine.combine_rate = 1024.0 / 11;
   machine.address_cost = 13;
   machine.address_rate = 1024.0 / 17;
+  machine.address_move_rate = 1024.0 / 31;
   machine.switch_cost = 19;
   machine.network_latency = 23;
   machine.network_rate = 1024.0 / 29;
@@ -258,27 +259,29 @@ double predicted(const ScheduleShape& shape, std::size_t chunks, bool by_address
   return predict(shape, context, chunks * kChunk, kChunk, by_address);
 }
 
-// Staged: sending or copying a chunk takes 5 + 7, combining 5 + 11. So a hop takes 3 + 12 + 16, and
-// the busier rank 12 + 12 + 12 + 7 = 43 for each chunk.
+// Staged: sending a chunk takes 5 + 7, copying a received one 5 + 5.25, combining 5 + 11. So a hop
+// takes 3 + 12 + 16, and the busier rank 12 + 12 + 10.25 + 7 = 41.25 for each chunk.
 TEST(Predict, StagedChunksAreCopiedInAndOutOfSlots) {
   const ScheduleShape shape = two_ranks();
   EXPECT_DOUBLE_EQ(predicted(shape, 1, false), 2 * 31);
-  EXPECT_DOUBLE_EQ(predicted(shape, 4, false), 2 * 31 + 3 * 43);
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, false), 2 * 31 + 3 * 41.25);
   ScheduleShape one_hop = shape;
   one_hop.longest_path = 1;
-  EXPECT_DOUBLE_EQ(predicted(one_hop, 4, false), 43 + 3 * 43);  // the work is more than the hop
+  EXPECT_DOUBLE_EQ(predicted(one_hop, 4, false),
+                   41.25 + 3 * 41.25);  // the work is more than the hop
   // Where nothing is combined a hop ends in a copy.
   ScheduleShape copies = shape;
   copies.loads.erase(copies.loads.begin());
   copies.all.combined_in = 0;
-  EXPECT_DOUBLE_EQ(predicted(copies, 4, false), 2 * (3 + 12 + 12) + 3 * 43);
+  EXPECT_DOUBLE_EQ(predicted(copies, 4, false), 2 * (3 + 12 + 10.25) + 3 * 41.25);
 }
 
-// By address: sending takes 5, fetching 13 + 17, and combining half of its 11 from the cache.
+// By address: sending takes 5, fetching 13 + 17 into the cache and 13 + 31 into memory, and
+// combining half of its 11 from the cache.
 TEST(Predict, ChunksByAddressAreFetchedAndCombinedFromTheCache) {
   const ScheduleShape shape = two_ranks();
   const double hop = 3 + 5 + (5 + 30 + 5.5);
-  const double busiest = 5 + 5 + (5 + 30) + 7;
+  const double busiest = 5 + 5 + (5 + 44) + 7;
   EXPECT_DOUBLE_EQ(predicted(shape, 1, true), 2 * hop);
   EXPECT_DOUBLE_EQ(predicted(shape, 4, true), 2 * hop + 3 * busiest);
   ScheduleShape combines = shape;
@@ -286,15 +289,52 @@ TEST(Predict, ChunksByAddressAreFetchedAndCombinedFromTheCache) {
   EXPECT_DOUBLE_EQ(predicted(combines, 4, true), 2 * hop + 3 * (5 + 5 + 30 + 5.5));
 }
 
+// A rank that five others copy from: half of 31 for each of them, and 5 + 44 for one alone.
+TEST(Predict, RanksThatCopyFromOneShareItsRate) {
+  ScheduleShape shape;
+  shape.longest_path = 1;
+  shape.ranks = 6;
+  shape.loads = {{.copied_in = 1}, {.messages_out = 5}};
+  shape.all = {.messages_out = 5, .copied_in = 5};
+  EXPECT_DOUBLE_EQ(predicted(shape, 1, true), 5 * 15.5);
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, true), 4 * 5 * 15.5);
+  shape.loads.back().messages_out = 3;
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, true), (3 + 5 + 5 + 44) + 3 * (5 + 44));
+}
+
+// The second copy into a slot, and that of received data, takes half of 7.
+TEST(Predict, WhatIsSentAgainIsInCaches) {
+  ScheduleShape shape = two_ranks();
+  shape.loads[1].out_again = 1;
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, false), 2 * 31 + 3 * (41.25 - 3.5));
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, true), predicted(two_ranks(), 4, true));
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, false, 1, true), predicted(two_ranks(), 4, false, 1, true));
+}
+
+TEST(ScheduleShape, CountsWhatIsSentAgain) {
+  const auto most_again = [](const char* algorithm, Collective collective, int ranks) {
+    const auto checked = schedule::CheckedSchedules().get(algorithm, {collective, ranks, 0, 1});
+    std::vector<std::pair<int, int>> found;
+    for (const RankLoad& load : ScheduleShape::of(*checked).loads) {
+      found.emplace_back(load.messages_out, load.out_again);
+    }
+    return std::ranges::max(found);
+  };
+  using Pair = std::pair<int, int>;
+  EXPECT_EQ(most_again("direct", Collective::kBroadcast, 4), Pair(3, 2));
+  EXPECT_EQ(most_again("direct", Collective::kScatter, 4), Pair(3, 0)) << "other data for each";
+  EXPECT_EQ(most_again("ring", Collective::kAllGather, 4), Pair(3, 2)) << "all but its own block";
+}
+
 TEST(Predict, RanksThatShareACoreTakeTurns) {
-  EXPECT_DOUBLE_EQ(predicted(two_ranks(), 4, false, 2), 2 * 19 + 4 * (2 * 43));
+  EXPECT_DOUBLE_EQ(predicted(two_ranks(), 4, false, 2), 2 * 19 + 4 * (2 * 41.25));
 }
 
 // Channels and parts share the unit; one thread does the work of all channels.
 TEST(Predict, ChannelsAndPartsDivideTheUnit) {
   ScheduleShape shape = two_ranks();
   shape.channels = 2;
-  EXPECT_DOUBLE_EQ(predicted(shape, 4, false), 2 * (3 + 2 * (12 + 16)) + 43);
+  EXPECT_DOUBLE_EQ(predicted(shape, 4, false), 2 * (3 + 2 * (12 + 16)) + 41.25);
   shape.channels = 1;
   shape.parts = 4;
   EXPECT_DOUBLE_EQ(predicted(shape, 4, false), 2 * 31);

@@ -23,7 +23,7 @@ GroupFacts facts_of_two() {
 MachineConstants rates_of(double copy_rate, double address_rate) {
   MachineConstants constants;
   constants.copy_rate = constants.combine_rate = copy_rate;
-  constants.address_rate = address_rate;
+  constants.address_rate = constants.address_move_rate = address_rate;
   constants.address_cost = 1.1e-6;
   return constants;
 }

@@ -24,13 +24,14 @@ using nlohmann::json;
 using std::chrono_literals::operator""s;
 
 // One row per constant: its key in the file and its member.
-constexpr std::array<std::pair<const char*, double MachineConstants::*>, 10> kFields = {
+constexpr std::array<std::pair<const char*, double MachineConstants::*>, 11> kFields = {
     {{"hop_latency_s", &MachineConstants::hop_latency},
      {"chunk_cost_s", &MachineConstants::chunk_cost},
      {"copy_rate_Bps", &MachineConstants::copy_rate},
      {"combine_rate_Bps", &MachineConstants::combine_rate},
      {"address_cost_s", &MachineConstants::address_cost},
      {"address_rate_Bps", &MachineConstants::address_rate},
+     {"address_move_rate_Bps", &MachineConstants::address_move_rate},
      {"switch_cost_s", &MachineConstants::switch_cost},
      {"network_latency_s", &MachineConstants::network_latency},
      {"network_rate_Bps", &MachineConstants::network_rate},
@@ -109,6 +110,7 @@ MachineConstants measured() {
   if (limits.process_read.has_value()) {
     take(constants.address_cost, limits.process_read->seconds_per_call);
     take(constants.address_rate, limits.process_read->fresh_bytes_per_second);
+    take(constants.address_move_rate, limits.process_read->moved_bytes_per_second);
   }
   take(constants.network_latency, limits.tcp_latency_seconds.value_or(0));
   take(constants.network_message, limits.tcp_message_seconds.value_or(0));

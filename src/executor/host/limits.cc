@@ -45,6 +45,8 @@ class Pages {
   Pages& operator=(const Pages&) = delete;
   ~Pages() { munmap(data_, bytes_); }
   [[nodiscard]] std::byte* data() const { return data_; }
+  /// Else this process's first writes after a fork would copy pages.
+  void keep_from_children() const { madvise(data_, bytes_, MADV_DONTFORK); }
 
  private:
   std::size_t bytes_;
@@ -214,23 +216,29 @@ constexpr std::size_t kFreshBytes = std::size_t{12} << 20;
 // As the executor reads operands (host_team.cc).
 constexpr std::size_t kFreshPiece = std::size_t{128} << 10;
 
-/// Bytes per second of `read(offset, bytes)` over memory that no cache holds, each piece once.
-double fresh_rate(const auto& read) {
-  constexpr std::size_t kTogether = 8;  // long enough for the clock
+constexpr std::size_t kTogether = 8 * kFreshPiece;  // long enough for the clock
+
+/// Bytes per second of `read(offset, bytes)` over memory that no cache holds, from `begin` to
+/// `end`, each piece once.
+double fresh_rate(std::size_t begin, std::size_t end, const auto& read) {
   double least = 1e9;
-  for (std::size_t begin = 0; begin < kFreshBytes; begin += kTogether * kFreshPiece) {
+  for (; begin < end; begin += kTogether) {
     const auto start = Clock::now();
-    for (std::size_t i = 0; i < kTogether; ++i) read(begin + i * kFreshPiece, kFreshPiece);
+    for (std::size_t at = begin; at < begin + kTogether; at += kFreshPiece) read(at, kFreshPiece);
     least = std::min(least, Seconds(Clock::now() - start).count());
   }
-  return rate(kTogether * kFreshPiece, least);
+  return rate(kTogether, least);
 }
 
 std::optional<ProcessRead> measure_process_read(Seconds budget) {
   constexpr std::size_t kSmall = std::size_t{64} << 10;
   constexpr std::size_t kLarge = std::size_t{8} << 20;
-  const Pages source(kFreshBytes + kCacheBytes);
+  // Half of the memory is read into a cache, the other half into memory.
+  constexpr std::size_t kHalf = kFreshBytes / 2;
+  const Pages places(kHalf);
+  places.keep_from_children();
   const Pages destination(kLarge);
+  const Pages source(kFreshBytes + kCacheBytes);  // the last that is written
   int ends[2];
   if (pipe(ends) != 0) return std::nullopt;
   const pid_t parent = getpid();
@@ -255,8 +263,9 @@ std::optional<ProcessRead> measure_process_read(Seconds budget) {
   const auto read_piece = [&](std::byte* to, std::byte* from, std::size_t bytes) {
     const iovec local{to, bytes};
     const iovec remote{from, bytes};
-    permitted = permitted &&
-                process_vm_readv(child, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
+    if (process_vm_readv(child, &local, 1, &remote, 1, 0) != static_cast<ssize_t>(bytes)) {
+      permitted = false;
+    }
   };
   const auto read_child = [&](std::size_t bytes) {
     read_piece(destination.data(), source.data(), bytes);
@@ -269,9 +278,13 @@ std::optional<ProcessRead> measure_process_read(Seconds budget) {
         rate(kSmall, smallest_seconds(budget / 3, [&] { read_child(kSmall); }));
     result.large_bytes_per_second =
         rate(kLarge, smallest_seconds(budget / 3, [&] { read_child(kLarge); }));
-    result.fresh_bytes_per_second = fresh_rate([&](std::size_t begin, std::size_t bytes) {
-      read_piece(destination.data(), source.data() + begin, bytes);
+    result.fresh_bytes_per_second = fresh_rate(0, kHalf, [&](std::size_t at, std::size_t bytes) {
+      read_piece(destination.data(), source.data() + at, bytes);
     });
+    result.moved_bytes_per_second =
+        fresh_rate(kHalf, kFreshBytes, [&](std::size_t at, std::size_t bytes) {
+          read_piece(places.data() + at - kHalf, source.data() + at, bytes);
+        });
   }
   kill(child, SIGKILL);
   while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {

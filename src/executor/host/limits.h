@@ -35,6 +35,7 @@ struct ProcessRead {
   double small_bytes_per_second = 0;  ///< 64 KiB at a time, source and destination in cache
   double large_bytes_per_second = 0;  ///< 8 MiB at a time
   double fresh_bytes_per_second = 0;  ///< 128 KiB at a time, from memory into the cache
+  double moved_bytes_per_second = 0;  ///< 128 KiB at a time, from memory into memory
 };
 
 struct Limits {

@@ -42,6 +42,7 @@ TEST(Limits, AreMeasuredAndPlausible) {
     EXPECT_TRUE(is_positive(limits.process_read->small_bytes_per_second));
     EXPECT_TRUE(is_positive(limits.process_read->large_bytes_per_second));
     EXPECT_TRUE(is_positive(limits.process_read->fresh_bytes_per_second));
+    EXPECT_TRUE(is_positive(limits.process_read->moved_bytes_per_second));
   }
   EXPECT_TRUE(is_positive(limits.tcp_latency_seconds.value_or(1)));
   EXPECT_TRUE(is_positive(limits.tcp_message_seconds.value_or(1)));
