@@ -626,10 +626,12 @@ HostCall* Communicator::short_call(const CollectiveCall& call) {
   last_.collective = nullptr;
   HostCall& prepared = host_call(call, calls_ + 1);
   const PreparedCollective& collective = prepared.collective();
-  // Long calls may wait within a transfer, which takes a task for its deadline.
+  // Long calls may wait within a transfer, which takes a task for its deadline. Calls that try
+  // forms or chunks end with a note for the next one, which a task takes up.
   const bool is_short =
       std::max(prepared.extent().input_bytes, prepared.extent().output_bytes) <= kShortCallBytes &&
-      collective.connected() && collective.strands().size() == 1;
+      collective.connected() && collective.strands().size() == 1 && !prepared.trial().has_value() &&
+      !prepared.chunks().has_value();
   return is_short ? &prepared : nullptr;
 }
 

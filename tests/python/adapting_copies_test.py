@@ -125,6 +125,39 @@ def test_results_are_the_same_bits_while_the_form_changes(
         assert set(adapting[0]["sendrecv"]["forms"]) == {None}
 
 
+# Of a root's calls, some hundreds are timed together. Blocks of 32 KiB are the shortest with forms,
+# and the longest that ranks without the whole can receive in a short call.
+LEAST = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import ropewalk
+
+with ropewalk.init() as comm:
+    whole = np.arange(8192 * comm.size, dtype="float32")
+    out = np.zeros(8192, dtype="float32")
+    forms = set()
+    for n in range(1500):
+        out[0] = -1
+        comm.scatter(whole if comm.rank == 1 else None, root=1, out=out)
+        assert (out == whole[8192 * comm.rank : 8192 * (comm.rank + 1)]).all(), f"call {n} differs"
+        found = comm.explain("scatter", whole.nbytes, root=1)["copies"] if n % 50 == 0 else None
+        forms.add(None if found is None else found["by_address"])
+    (Path(sys.argv[1]) / f"{comm.rank}.json").write_text(json.dumps(sorted(forms - {None})))
+"""
+
+
+def test_the_shortest_blocks_that_have_forms(program: Program, tmp_path: Path) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(LEAST)
+    done = program("launch", "--ranks", "3", "--", sys.executable, str(script), str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    if found[0] == []:
+        pytest.skip("no calls by address on this system")
+    assert found == [[False, True]] * 3, "both forms were tried by all"
+
+
 def test_ranks_must_have_the_same_setting(program: Program, tmp_path: Path) -> None:
     script = tmp_path / "ranks.py"
     script.write_text(
