@@ -7,7 +7,9 @@ shows the best at each size.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -32,7 +34,8 @@ OVER_RANKS = {"mean": ("avg_us", "1"), "max": ("max_us", "3")}
 # Open MPI refuses to run as root, as in containers, unless both variables are set.
 OPENMPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
-FABRIC = "tcp;ofi_rxm"  # the provider that needs no hardware, and that all can use
+# The provider that needs no hardware, and that all can use; from libfabric 1.18 on also `tcp`.
+FABRIC = "tcp;ofi_rxm"
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Scenario:
     ranks: int
     medium: str  # "shm", "tcp" or "ofi"
     cpus: tuple[int, ...]
+    fabric: str = FABRIC  # libfabric's provider, of "ofi"
 
     @property
     def name(self) -> str:
@@ -53,7 +57,7 @@ class Scenario:
         medium = {
             "shm": "shared memory",
             "tcp": "TCP over the loopback interface",
-            "ofi": f"libfabric's {FABRIC} over the loopback interface",
+            "ofi": f"libfabric's {self.fabric} over the loopback interface",
         }[self.medium]
         return f"{self.ranks} ranks {bound} {len(self.cpus)} cores, {medium}"
 
@@ -64,7 +68,7 @@ class Setting:
 
     library: str
     name: str
-    launcher: tuple[str, ...] = ()
+    launcher: tuple[str, ...] = ()  # options of mpirun
     environment: dict[str, str] = field(default_factory=dict)
     bound: bool = True  # each rank to one core; else to all cores of the scenario
 
@@ -125,7 +129,7 @@ def settings_of(library: str, scenario: Scenario) -> list[Setting]:
             "ROPEWALK_LINKS": "network",
             "ROPEWALK_SOCKET_IFNAME": "=lo",
             "ROPEWALK_NET": "ofi",
-            "ROPEWALK_OFI_PROVIDER": FABRIC,
+            "ROPEWALK_OFI_PROVIDER": scenario.fabric,
         }
     return [Setting("ropewalk", "bound", environment=environment)]
 
@@ -133,7 +137,7 @@ def settings_of(library: str, scenario: Scenario) -> list[Setting]:
 def _openmpi(scenario: Scenario, crowded: bool) -> list[Setting]:
     def setting(name: str, *options: str, bound: bool = True) -> Setting:
         # mpi_bench binds itself, before MPI_Init, by the same rule under every launcher.
-        launcher = ["mpirun.openmpi", "-n", str(scenario.ranks), "--bind-to", "none"]
+        launcher = ["-n", str(scenario.ranks), "--bind-to", "none"]
         if crowded:
             launcher += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
         return Setting("openmpi", name, (*launcher, *options), OPENMPI_ENVIRONMENT, bound)
@@ -147,8 +151,12 @@ def _openmpi(scenario: Scenario, crowded: bool) -> list[Setting]:
             return [setting("tcp", *tcp), setting("tcp, free", *tcp, bound=False)]
         return [setting("tcp", *tcp), setting("tcp, 2 links", *tcp, *mca(btl_tcp_links="2"))]
     if scenario.medium == "ofi":
-        ofi = mca(pml="cm", mtl="ofi", mtl_ofi_provider_include=FABRIC)
-        return [setting("ofi", *ofi, "-x", "FI_TCP_IFACE=lo")]
+        ofi = mca(pml="cm", mtl="ofi", mtl_ofi_provider_include=scenario.fabric)
+        if scenario.fabric == FABRIC:
+            ofi += ["-x", "FI_TCP_IFACE=lo"]
+        # With it Open MPI 5.0.11 does not start over `tcp` ("Unsupported address format"). What
+        # ranks of one host send to another interface's address goes over the loopback one, too.
+        return [setting("ofi", *ofi)]
     vader = mca(pml="ob1", btl="vader,self")
     # Without a fabric Open MPI does not select UCX, unless every transport is allowed.
     ucx = mca(pml="ucx", pml_ucx_tls="any", pml_ucx_devices="any", btl="^openib")
@@ -162,8 +170,7 @@ def _openmpi(scenario: Scenario, crowded: bool) -> list[Setting]:
 
 def _mpich(scenario: Scenario) -> list[Setting]:
     def setting(name: str, **environment: str) -> Setting:
-        launcher = ("mpirun.mpich", "-n", str(scenario.ranks))
-        return Setting("mpich", name, launcher, environment)
+        return Setting("mpich", name, ("-n", str(scenario.ranks)), environment)
 
     # Debian builds MPICH for ch4:ucx. It has no setting that yields an idle core
     # (MPIR_CVAR_POLLS_BEFORE_YIELD changes nothing): ranks that outnumber cores wait for the
@@ -171,7 +178,15 @@ def _mpich(scenario: Scenario) -> list[Setting]:
     if scenario.medium == "tcp":
         return [setting("ucx tcp", MPIR_CVAR_NOLOCAL="1", UCX_TLS="tcp,self", UCX_NET_DEVICES="lo")]
     if scenario.medium == "ofi":
-        return []  # that build has no libfabric
+        return [
+            setting(
+                "ofi",
+                MPIR_CVAR_NOLOCAL="1",
+                MPIR_CVAR_CH4_NETMOD="ofi",
+                FI_PROVIDER=scenario.fabric,
+                FI_TCP_IFACE="lo",
+            )
+        ]
     if scenario.ranks > len(scenario.cpus):
         return [setting("posix")]
     return [setting("posix"), setting("ucx", MPIR_CVAR_NOLOCAL="1", UCX_TLS="posix,cma,self")]
@@ -179,7 +194,7 @@ def _mpich(scenario: Scenario) -> list[Setting]:
 
 def _ucc(scenario: Scenario, crowded: bool) -> list[Setting]:
     """UCC under Open MPI: the component `coll ucc` passes it the collectives that it supports."""
-    launcher = ["mpirun.openmpi", "-n", str(scenario.ranks), "--bind-to", "none"]
+    launcher = ["-n", str(scenario.ranks), "--bind-to", "none"]
     if crowded:
         launcher += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
     for key, value in {
@@ -199,26 +214,57 @@ def _ucc(scenario: Scenario, crowded: bool) -> list[Setting]:
 class Libraries:
     """The programs under comparison, compiled if necessary."""
 
-    def __init__(self, build: Path, ropewalk: Path, python: str) -> None:
+    def __init__(
+        self, build: Path, ropewalk: Path, python: str, prefixes: dict[str, Path] | None = None
+    ) -> None:
+        """`prefixes`: where `openmpi` and `mpich` are installed, if not as Debian installs them."""
+        self.prefixes = prefixes or {}
         self.build = build
         self.ropewalk = ropewalk
         self.python = python
         self.versions: dict[str, str] = {}
 
+    def program(self, mpi: str, name: str) -> str:
+        """`mpicc` and the like of `openmpi` or `mpich`."""
+        if mpi in self.prefixes:
+            return str(self.prefixes[mpi] / "bin" / name)
+        return f"{name}.{mpi}" if name in ("mpicc", "mpirun") else name
+
+    def settings(self, library: str, scenario: Scenario) -> list[Setting]:
+        """Those of settings_of() that this build of the library can run."""
+        settings = settings_of(library, scenario)
+        if library == "mpich" and scenario.medium == "ofi" and not self._mpich_has_libfabric():
+            return []
+        return settings
+
+    def _mpich_has_libfabric(self) -> bool:
+        lines = run_program([self.program("mpich", "mpichversion")]).splitlines()
+        return any("Device" in line and "ofi" in line for line in lines)
+
+    def name_libfabric(self) -> None:
+        """Adds the version of the libfabric that Ropewalk loads to its own."""
+        file = os.environ.get("ROPEWALK_OFI_LIBRARY", "libfabric.so.1")
+        try:
+            version = int(ctypes.CDLL(file).fi_version())
+        except OSError:
+            return
+        self.versions["ropewalk"] += f", libfabric {version >> 16}.{version & 0xFFFF}"
+
     def prepare(self, library: str) -> None:
         """Builds what `library` needs, or throws LaunchError with what is missing."""
         self.build.mkdir(parents=True, exist_ok=True)
         if library in ("openmpi", "mpich"):
-            compiler = f"mpicc.{library}"
+            compiler = self.program(library, "mpicc")
             if shutil.which(compiler) is None:
                 packages = "openmpi-bin libopenmpi-dev" if library == "openmpi" else "mpich"
-                raise LaunchError(f"no {compiler}: install Debian's {packages}")
+                advice = f"install Debian's {packages}, or give --{library} PREFIX"
+                raise LaunchError(f"no {compiler}: {advice}")
             source = HERE / "mpi_bench.c"
             target = self.build / f"mpi_bench.{library}"
             run_program([compiler, "-std=c11", "-O2", str(source), "-o", str(target)])
         elif library == "ucc":
             # Debian 12 has neither UCC nor an Open MPI that was built with it.
-            components = run_program(["ompi_info", "--parsable"])
+            components = run_program([self.program("openmpi", "ompi_info"), "--parsable"])
             if "mca:coll:ucc:" not in components:
                 raise LaunchError("this Open MPI has no component coll ucc")
             self.prepare("openmpi")
@@ -237,9 +283,8 @@ class Libraries:
     def facts(self) -> dict[str, str]:
         """The facts that decide the speed of the peers' shared memory."""
         try:
-            output = run_program(
-                ["ompi_info", "--param", "btl", "vader", "--level", "9", "--parsable"]
-            )
+            info = self.program("openmpi", "ompi_info")
+            output = run_program([info, "--param", "btl", "vader", "--level", "9", "--parsable"])
         except LaunchError:
             return {}
         key = "btl_vader_single_copy_mechanism:value:"
@@ -268,7 +313,7 @@ class Libraries:
         else:
             mpi = "openmpi" if setting.library == "ucc" else setting.library
             program = str(self.build / f"mpi_bench.{mpi}")
-            command = [*fence, *setting.launcher, program]
+            command = [*fence, self.program(mpi, "mpirun"), *setting.launcher, program]
         command += [loop.operation]
         if setting.library != "gloo":
             command += [cpus if setting.bound else "-", str(int(loop.blocking)), str(loop.limit_s)]

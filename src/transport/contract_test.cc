@@ -29,6 +29,7 @@
 #include "core/settings.h"
 #include "core/testing/child_process.h"
 #include "core/testing/pattern.h"
+#include "transport/messaging/ofi/testing/providers.h"
 #include "transport/registry.h"
 #include "transport/transport.h"
 #include "transport/window/device/testing/on_device.h"
@@ -87,17 +88,18 @@ std::vector<Case> cases() {
                      "tcp",
                      {{"SOCKET_IFNAME", "=lo"}, {"TCP_STREAMS", "5"}, {"VERIFY", "all"}}});
     } else if (provider == "ofi") {
-      const auto add = [&](const char* name_of, const char* over,
+      const std::string sockets = ofi::sockets_provider();
+      const auto add = [&](const char* name_of, const std::string& over,
                            std::vector<std::pair<std::string, std::string>> settings = {}) {
         settings.emplace_back("SOCKET_IFNAME", "=lo");
         settings.emplace_back("OFI_PROVIDER", over);
         all.push_back({name_of, provider, std::move(settings)});
       };
-      add("OfiTcp", "tcp;ofi_rxm");
-      add("OfiTcpTagged", "tcp;ofi_rxm", {{"OFI_LARGE", "tagged"}});
-      add("OfiTcpSeparate", "tcp;ofi_rxm", {{"OFI_ENDPOINTS", "separate"}});
-      add("OfiTcpChecksums", "tcp;ofi_rxm", {{"VERIFY", "all"}});
-      add("OfiTcpUnverified", "tcp;ofi_rxm", {{"VERIFY", "off"}});
+      add("OfiTcp", sockets);
+      add("OfiTcpTagged", sockets, {{"OFI_LARGE", "tagged"}});
+      add("OfiTcpSeparate", sockets, {{"OFI_ENDPOINTS", "separate"}});
+      add("OfiTcpChecksums", sockets, {{"VERIFY", "all"}});
+      add("OfiTcpUnverified", sockets, {{"VERIFY", "off"}});
       add("OfiShm", "shm");
       add("OfiShmTagged", "shm", {{"OFI_LARGE", "tagged"}});
       add("OfiShmSeparate", "shm", {{"OFI_ENDPOINTS", "separate"}});
@@ -107,7 +109,7 @@ std::vector<Case> cases() {
                                const std::string& fabric = "",
                                std::vector<std::pair<std::string, std::string>> settings = {}) {
         settings.emplace_back("SOCKET_IFNAME", "=lo");
-        settings.emplace_back("OFI_PROVIDER", "tcp;ofi_rxm");
+        settings.emplace_back("OFI_PROVIDER", sockets);
         settings.emplace_back("OFI_LIBRARY", RW_STAND_IN_LIBFABRIC);
         settings.emplace_back("CUDA_LIBRARY", RW_STAND_IN_CUDA);
         all.push_back({name_of, provider, std::move(settings), sends, receives, fabric});
@@ -394,6 +396,15 @@ class Contract : public ::testing::TestWithParam<Tried> {
  protected:
   static const Case& tried() { return *GetParam().of; }
   Contract() : transport_(tried()) { prepare(tried()); }
+  void SetUp() override {
+    if (provider_is_gone()) GTEST_SKIP() << "this libfabric has no provider net";
+  }
+  // libfabric 2 has no net any more.
+  static bool provider_is_gone() {
+    if (tried().label != "OfiNet") return false;
+    static const bool gone = make(tried())->num_devices() == 0;
+    return gone;
+  }
   Pair connected() {
     const auto listener = transport_->listen(0);
     return connect_pair(*transport_, *transport_, *listener);
@@ -532,7 +543,8 @@ void exchange_split(Pair& pair, std::size_t head, std::size_t rest, std::size_t 
         [&] {
           auto request = pair.sender->send_split(std::as_bytes(std::span(copied)),
                                                  out.data() + head, rest, kTag);
-          if (!request) (void)receives.front()->test();
+          // The last to end: libfabric 2.5's shm takes nothing more before the receiver has moved.
+          if (!request) (void)receives.back()->test();
           return request;
         },
         "send_split"));

@@ -94,6 +94,21 @@ TEST_F(MachineConstantsTest, TheBestIsKept) {
 }
 
 // A clock that was set back, and a file of before there were counts.
+TEST_F(MachineConstantsTest, AMessageCostsMostOfItsLatency) {
+  (void)machine_constants(config_);
+  const auto message_of = [&](double latency, double message) {
+    json kept = entry();
+    kept["network_latency_s"] = latency;
+    kept["network_message_s"] = message;
+    kept["measurements"] = 8;
+    write_tuning(path_, machine_name(), kept);
+    return machine_constants(config_).network_message;
+  };
+  EXPECT_DOUBLE_EQ(message_of(1e-5, 1e-6), 6.5e-6);
+  EXPECT_DOUBLE_EQ(message_of(1e-5, 8e-6), 8e-6);
+  EXPECT_EQ(entry()["network_message_s"], 8e-6);  // the file has what was measured
+}
+
 TEST_F(MachineConstantsTest, OddTimesAndOldFilesAreMeasuredAgain) {
   keep(1, now() + 100'000);
   EXPECT_GT(machine_constants(config_).copy_rate, 1e6);

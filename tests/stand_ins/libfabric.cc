@@ -401,7 +401,10 @@ int close_region(fid_t object) {
   }
   object->ops = pinned->ops;
   const int result = object->ops->close(object);
-  munmap(pinned->mapped, pinned->mapped_bytes);
+  // What had begun to come goes on to this address (libfabric 2.5's tcp then ends the process if it
+  // is unmapped), and to no GPU any more.
+  mmap(pinned->mapped, pinned->mapped_bytes, PROT_READ | PROT_WRITE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
   count("open", -1);
   return result;
 }

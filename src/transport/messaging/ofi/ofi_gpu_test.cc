@@ -18,6 +18,7 @@
 #include "transport/messaging/ofi/exported_memory.h"
 #include "transport/messaging/ofi/ofi.h"
 #include "transport/messaging/ofi/testing/stand_in.h"
+#include "transport/messaging/ofi/wire.h"
 #include "transport/window/device/gpu_memory.h"
 #include "transport/window/device/testing/on_device.h"
 #include "transport/window/device/testing/stand_in.h"
@@ -236,7 +237,7 @@ TEST_F(OfiGpu, HostMemoryGoesWhereGpuMemoryDoesNot) {
     SCOPED_TRACE(fabric);
     connect(fabric);
     EXPECT_EQ(kinds(), kHostAlone);
-    for (const std::size_t bytes : Sizes{0, 1, 8192, 8193, 500'000})
+    for (const std::size_t bytes : Sizes{0, 1, kEagerBytes, kEagerBytes + 1, 500'000})
       EXPECT_TRUE(exchange_host(bytes));
     EXPECT_THAT(message_of([&] { (void)source(100); }, Errc::kInvalidArgument),
                 HasSubstr("takes host memory only: "));
@@ -464,7 +465,8 @@ TEST_P(OfiGpuPaths, AllSizesBothOrdersAllKinds) {
   connect(GetParam().fabric, GetParam().settings);
   const auto from = source(200'000, Memory::kVirtual);
   const auto to = target(200'000);
-  for (const std::size_t bytes : Sizes{0, 1, 8, 1000, 8192, 8193, 65'543, 200'000}) {
+  for (const std::size_t bytes :
+       Sizes{0, 1, 8, 1000, kEagerBytes, kEagerBytes + 1, 65'543, 200'000}) {
     for (const bool receive_first : {true, false}) {
       SCOPED_TRACE(fmt::format("{} bytes, {}", bytes, receive_first));
       EXPECT_TRUE(exchange(*from, *to, bytes, receive_first));

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "transport/messaging/ofi/testing/providers.h"
 #include "transport/messaging/ofi/wire.h"
 #include "transport/registry.h"
 
@@ -108,15 +109,15 @@ TEST(OfiProvider, UnknownIsNoDevice) {
 }
 
 TEST(OfiProvider, TakesTheInterfaceThatIsNamed) {
-  const auto transport = make_transport(over("tcp;ofi_rxm"));
+  const auto transport = make_transport(over(sockets_provider()));
   ASSERT_EQ(transport->num_devices(), 1);
   EXPECT_EQ(transport->properties(0).name, "lo");
-  EXPECT_EQ(summary(*transport).provider, "tcp;ofi_rxm");
+  EXPECT_EQ(summary(*transport).provider, sockets_provider());
   EXPECT_FALSE(summary(*transport).rdma);
 }
 
 TEST(OfiProvider, DifferentOnesDoNotMeet) {
-  const auto one = make_transport(over("tcp;ofi_rxm"));
+  const auto one = make_transport(over(sockets_provider()));
   const auto other = make_transport(over("shm"));
   std::string words;
   try {
@@ -124,13 +125,13 @@ TEST(OfiProvider, DifferentOnesDoNotMeet) {
   } catch (const Error& error) {
     words = error.what();
   }
-  EXPECT_NE(words.find("tcp;ofi_rxm"), std::string::npos) << words;
+  EXPECT_NE(words.find(sockets_provider()), std::string::npos) << words;
   EXPECT_NE(words.find("shm"), std::string::npos) << words;
 }
 
 TEST(OfiProvider, AHandleOfTcpIsNone) {
   const auto tcp = transport::make_transport("tcp", over(""));
-  const auto transport = make_transport(over("tcp;ofi_rxm"));
+  const auto transport = make_transport(over(sockets_provider()));
   const auto listener = tcp->listen(0);
   EXPECT_THROW((void)transport->connect(0, listener->handle()), Error);
 }
@@ -153,8 +154,8 @@ void transfer(Pair& pair, std::size_t bytes) {
 // The endpoint is shared by its connections: one that ends must not take the others with it.
 TEST(OfiProvider, AReceiveThatIsGivenUpHarmsNoOtherConnection) {
   constexpr std::size_t kBytes = 131'192;
-  const auto from = make_transport(over("tcp;ofi_rxm"));
-  const auto to = make_transport(over("tcp;ofi_rxm"));
+  const auto from = make_transport(over(sockets_provider()));
+  const auto to = make_transport(over(sockets_provider()));
   Pair given_up = connected(*from, *to);
   Pair other = connected(*from, *to);
   transfer(given_up, kBytes);
@@ -189,8 +190,8 @@ TEST(OfiProvider, AReceiveThatIsGivenUpHarmsNoOtherConnection) {
 // They are over at once, and still as many as there may be of others: who tests none makes progress
 // with every send that is refused.
 TEST(OfiProvider, SmallSendsCountWhileTheirRequestsAreHeld) {
-  const auto from = make_transport(over("tcp;ofi_rxm"));
-  const auto to = make_transport(over("tcp;ofi_rxm"));
+  const auto from = make_transport(over(sockets_provider()));
+  const auto to = make_transport(over(sockets_provider()));
   Pair pair = connected(*from, *to);
   transfer(pair, 8);
   const std::uint64_t word = 0;
@@ -210,8 +211,8 @@ TEST(OfiProvider, SmallSendsCountWhileTheirRequestsAreHeld) {
 // More than buffers are posted for, and than are taken before some are posted again.
 TEST(OfiProvider, BurstsOfSmallMessagesArriveInOrder) {
   constexpr std::uint64_t kBurst = 1000;
-  const auto from = make_transport(over("tcp;ofi_rxm"));
-  const auto to = make_transport(over("tcp;ofi_rxm"));
+  const auto from = make_transport(over(sockets_provider()));
+  const auto to = make_transport(over(sockets_provider()));
   Pair pair = connected(*from, *to);
   transfer(pair, 8);
   for (int burst = 0; burst < 3; ++burst) {
@@ -269,12 +270,12 @@ TEST(OfiWire, AWordHasTicketAndLength) {
 }
 
 TEST(OfiProvider, MessagesOverSocketsWeighMore) {
-  EXPECT_GT(make_transport(over("tcp;ofi_rxm"))->properties(0).message_weight, 1);
+  EXPECT_GT(make_transport(over(sockets_provider()))->properties(0).message_weight, 1);
   EXPECT_EQ(make_transport(over("shm"))->properties(0).message_weight, 1);
   EXPECT_EQ(transport::make_transport("tcp", over(""))->properties(0).message_weight, 1);
   // Ranks could disagree.
-  EXPECT_EQ(transport::make_transport("auto", over("tcp;ofi_rxm"))->properties(0).message_weight,
-            1);
+  EXPECT_EQ(
+      transport::make_transport("auto", over(sockets_provider()))->properties(0).message_weight, 1);
 }
 
 }  // namespace
