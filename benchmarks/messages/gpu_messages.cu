@@ -1,4 +1,4 @@
-// Messages between the GPUs of two ranks: gpu_messages [MOST_BYTES [ROUNDS [ROWS]]].
+// Messages between the GPUs of two ranks: gpu_messages [MOST_BYTES [ROUNDS [ROWS [threads]]]].
 //
 // Each rank is a process, with torchrun's variables; LOCAL_RANK picks its GPU (modulo their
 // number). Rank 0 prints a line for each row and size: "ROW BYTES SECONDS BYTES_PER_S ENQUEUE_S
@@ -15,13 +15,20 @@
 //   stream   rwPutSignal and rwWaitSignal on streams
 //   message  rwQueueSend and rwQueueReceive on streams, up to 256 KiB
 //   chain    the same, 20 round trips captured in a CUDA graph
+//   pair     one put and a signal, prepared, launched on a stream
 //   batch    64 puts of a 64th of the bytes each and a signal, prepared, launched on a stream
-//   list     the same batch, launched by kernels (rwBatchDevice), of a warp or a block; up to 256
-//   KiB lists    the same batch and waits, 20 round trips captured in a CUDA graph graph    as
-//   stream, 20 round trips captured in a CUDA graph, which is launched again and again flags    the
-//   limit of kernels: 8 bytes and a number in one store of 16 bytes, without fences or
-//            counters, so that nothing says that earlier data is there
+//   whole    the same with the wait for the other rank's at its end, in one prepared batch: both
+//            ranks put at the same time, and SECONDS is that of one such exchange
+//   list     the same batch, launched by kernels (rwBatchDevice), of a warp or a block; up to
+//            256 KiB
+//   lists    the same batch and waits, 20 round trips captured in a CUDA graph
+//   graph    as stream, 20 round trips captured in a CUDA graph, launched again and again
+//   flags    the limit of kernels: 8 bytes and a number in one store of 16 bytes, without fences
+//            or counters, so that nothing says that earlier data is there
 //   driver   the limit of streams: the driver's calls alone, a copy, a write and a wait of 8 bytes
+//
+// A fourth argument, "threads": both ranks are threads of this process, and share a GPU where there
+// is one. (Kernels of two processes take turns on it by time slices of milliseconds.)
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -37,6 +44,7 @@
 #include <functional>
 #include <ropewalk/device.cuh>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -56,7 +64,7 @@ constexpr int kTripsOfAGraph = 20;
 // wait.
 constexpr int kBurst = 100;
 
-rwComm_t comm = nullptr;
+thread_local rwComm_t comm = nullptr;
 
 void check(rwResult_t result) {
   if (result == rwSuccess) return;
@@ -253,24 +261,9 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::size_t most = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : std::size_t{64} << 20;
-  const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
-  const std::string rows = argc > 3 ? argv[3]
-                                    : "kernel,blocks,queue,queues,stream,message,chain,batch,"
-                                      "list,lists,graph,flags,driver";
-  // Kernels that were loaded while a stream waits would wait for it.
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  int gpus = 0;
-  check(cudaGetDeviceCount(&gpus));
-  const char* local = std::getenv("LOCAL_RANK");
-  const int device = (local != nullptr ? std::atoi(local) : 0) % gpus;
-  check(cudaSetDevice(device));
+// This thread's rank, of `comm`.
+void run_rank(std::size_t most, int rounds, const std::string& rows, int device) {
   Setup at;
-  check(rwCommInitEnv(&comm));
   check(rwCommUserRank(comm, &at.rank));
   at.peer = 1 - at.rank;
   check(rwWindowCreateOn(comm, device, most, kSlots, &at.window));
@@ -311,16 +304,21 @@ int main(int argc, char** argv) {
     return bytes == most ? most + 1 : std::min(more, most);
   };
   for (std::size_t bytes = 8; bytes <= most; bytes = next(bytes)) {
-    for (const char* row : {"kernel", "blocks", "queue", "queues", "stream", "message", "chain",
-                            "batch", "list", "lists", "graph", "flags", "driver"}) {
+    for (const char* row :
+         {"kernel", "blocks", "queue", "queues", "stream", "message", "chain", "pair", "batch",
+          "whole", "list", "lists", "graph", "flags", "driver"}) {
       const std::string name = row;
       if (("," + rows + ",").find("," + name + ",") == std::string::npos) continue;
       if (name == "blocks" && bytes < 4096) continue;
       if (name == "queues" && bytes < 2 * kMessageOfABlock) continue;
       const bool by_queue = name == "message" || name == "chain";
       if (by_queue && bytes > kMostOfAStreamsMessage) continue;
-      const bool by_batch = name == "batch" || name == "list" || name == "lists";
-      if (by_batch && (bytes < kPutsOfABatch * 8 || bytes > (std::size_t{16} << 20))) continue;
+      const bool by_batch =
+          name == "pair" || name == "batch" || name == "whole" || name == "list" || name == "lists";
+      const int puts = name == "pair" ? 1 : kPutsOfABatch;
+      if (by_batch &&
+          (bytes < static_cast<std::size_t>(puts) * 8 || bytes > (std::size_t{16} << 20)))
+        continue;
       if (name == "list" && bytes > kMostOfAList) continue;
       const bool limit = name == "flags" || name == "driver";
       if (limit && (bytes > 8 || most < 64 || theirs == nullptr || driver.wait == nullptr))
@@ -328,7 +326,9 @@ int main(int argc, char** argv) {
       const int count = static_cast<int>(
           std::clamp<std::size_t>((std::size_t{1} << 30) / (bytes + (1 << 20)), 20, 1000));
       Setup used = at;
-      if (name == "stream" || name == "batch") used.window = by_stream;
+      if (name == "stream" || name == "pair" || name == "batch" || name == "whole") {
+        used.window = by_stream;
+      }
       if (name == "graph" || name == "lists") used.window = by_graph;
       if (name == "list") {
         used.window = by_list;
@@ -337,6 +337,8 @@ int main(int argc, char** argv) {
       check(rwWindowMemory(used.window, used.rank, &memory, nullptr));
       check(cudaMemset(memory, 0, bytes));
       check(cudaDeviceSynchronize());
+      // Which ends captures of other threads.
+      check(rwBarrier(comm));
       std::function<Times(int)> measure;
       rwBatch_t batch = nullptr;
       cudaGraphExec_t graph = nullptr;
@@ -356,12 +358,13 @@ int main(int argc, char** argv) {
       };
       if (by_batch) {
         check(rwBatchCreate(comm, &batch));
-        const std::size_t piece = bytes / kPutsOfABatch;
-        for (int k = 0; k < kPutsOfABatch; ++k) {
+        const std::size_t piece = bytes / static_cast<std::size_t>(puts);
+        for (int k = 0; k < puts; ++k) {
           const std::size_t offset = piece * static_cast<std::size_t>(k);
           check(rwBatchPut(batch, used.source + offset, piece, used.peer, offset, used.window));
         }
         check(rwBatchSignal(batch, used.peer, 0, 1, used.window));
+        if (name == "whole") check(rwBatchWaitSignal(batch, used.peer, 0, 1, used.window));
       }
       const auto batch_trip = [&used, batch] {
         if (used.rank == 0) check(rwBatchLaunch(batch, used.ours(), nullptr));
@@ -413,8 +416,14 @@ int main(int argc, char** argv) {
             if (used.rank == 1) send();
           });
         };
-      } else if (name == "batch") {
+      } else if (name == "pair" || name == "batch") {
         measure = [&](int turns) { return time_streams(used, turns, batch_trip); };
+      } else if (name == "whole") {
+        measure = [&](int turns) {
+          const Times times =
+              time_streams(used, turns, [&] { check(rwBatchLaunch(batch, used.ours(), nullptr)); });
+          return Times{2 * times.one_way_s, 2 * times.enqueue_s};
+        };
       } else if (name == "list") {
         measure = [&](int turns) {
           const Times times = time_lists(used, batch, bytes / kPutsOfABatch, turns);
@@ -457,7 +466,8 @@ int main(int argc, char** argv) {
       }
       check(cudaMemcpy(seen.data(), memory, bytes, cudaMemcpyDeviceToHost));
       std::size_t wrong = 0;
-      const std::size_t whole = by_batch ? bytes / kPutsOfABatch * kPutsOfABatch : bytes;
+      const auto of_puts = static_cast<std::size_t>(puts);
+      const std::size_t whole = by_batch ? bytes / of_puts * of_puts : bytes;
       // Rank 0 gets no data from blocks.
       const int written = name == "blocks" && used.rank == 0 ? 0 : 1 + used.peer;
       for (std::size_t i = 0; i < whole; ++i) wrong += seen[i] != written ? 1 : 0;
@@ -481,5 +491,39 @@ int main(int argc, char** argv) {
   check(rwWindowFree(at.window));
   check(rwCommDestroy(comm));
   check(cudaFree(at.source));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::size_t most = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : std::size_t{64} << 20;
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
+  const std::string rows = argc > 3 ? argv[3]
+                                    : "kernel,blocks,queue,queues,stream,message,chain,pair,batch,"
+                                      "whole,list,lists,graph,flags,driver";
+  // Kernels that were loaded while a stream waits would wait for it.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  int gpus = 0;
+  check(cudaGetDeviceCount(&gpus));
+  if (argc > 4 && std::string(argv[4]) == "threads") {
+    rwUniqueId id;
+    check(rwGetUniqueId(&id));
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        check(cudaSetDevice(rank % gpus));
+        check(rwCommInitRank(&comm, 2, id, rank));
+        run_rank(most, rounds, rows, rank % gpus);
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    return EXIT_SUCCESS;
+  }
+  const char* local = std::getenv("LOCAL_RANK");
+  const int device = (local != nullptr ? std::atoi(local) : 0) % gpus;
+  check(cudaSetDevice(device));
+  check(rwCommInitEnv(&comm));
+  run_rank(most, rounds, rows, device);
   return EXIT_SUCCESS;
 }

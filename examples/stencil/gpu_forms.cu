@@ -1,8 +1,14 @@
 // The forms on a GPU: everything is in the order of a stream, and the CPU waits for none of it.
 //
-// "stream": the puts, signals and waits of windows take the stream. "graph": an iteration is
-// captured once for each set of halos, and launched. "kernel": four blocks of the kernel that
-// computes the cells inside exchange the edges meanwhile, each with one neighbour.
+// "stream": the puts, signals and waits of windows take the stream. "stream_batch": the same as two
+// prepared batches, each of them one kernel. "graph": an iteration is captured once for
+// each set of halos, and launched. "kernel": four blocks of the kernel that computes the cells
+// inside exchange the edges meanwhile, each with one neighbour. "synchronous", to compare with: the
+// CPU waits for the stream, puts the edges, signals, and waits for its neighbours'.
+//
+// Graphs, batches and kernels may be captured for many iterations (--at-once), so that the CPU has
+// one call for all of them, and sleeps until they are done. A graph of kernels alone costs the CPU
+// the least.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -114,12 +120,12 @@ __global__ void exchange_and_relax_inside(DeviceField now, DeviceField next, Edg
   }
 }
 
-enum class Form { kStream, kGraph, kKernel };
+enum class Form { kStream, kStreamBatch, kGraph, kKernel, kSynchronous };
 
 class GpuSolver : public Solver {
  public:
-  GpuSolver(RopewalkRanks& ranks, const Domain& domain, Form form)
-      : domain_(domain), layout_(domain), form_(form), comm_(ranks.comm()) {
+  GpuSolver(RopewalkRanks& ranks, const Domain& domain, Form form, int at_once)
+      : domain_(domain), layout_(domain), form_(form), at_once_(at_once), comm_(ranks.comm()) {
     int count = 0;
     check_cuda(cudaGetDeviceCount(&count));
     check_cuda(cudaSetDevice(ranks.rank() % count));
@@ -141,9 +147,17 @@ class GpuSolver : public Solver {
     check_cuda(cudaMalloc(&halos_, layout_.total()));
     check(rwWindowRegister(ranks.comm(), halos_, layout_.total(), 1, &window_));
     if (form == Form::kKernel) check(rwWindowDevice(window_, &on_gpu_));
+    if (form == Form::kStreamBatch) prepare();
+    for (cudaEvent_t& event : launched_) {
+      check_cuda(cudaEventCreateWithFlags(&event, cudaEventBlockingSync | cudaEventDisableTiming));
+    }
   }
 
   ~GpuSolver() override {
+    for (cudaEvent_t event : launched_) check_cuda(cudaEventDestroy(event));
+    for (rwBatch_t batch : sends_) check(rwBatchFree(batch));
+    check(rwBatchFree(waits_));
+    if (many_ != nullptr) check_cuda(cudaGraphExecDestroy(many_));
     for (cudaGraphExec_t graph : graphs_) {
       if (graph != nullptr) check_cuda(cudaGraphExecDestroy(graph));
     }
@@ -169,17 +183,31 @@ class GpuSolver : public Solver {
   }
 
   void run(int iterations) override {
-    for (int k = 0; k < iterations; ++k) {
+    int done = 0;
+    // They begin with the first set of halos, and end with it.
+    if (at_once_ > 1 && set_ == 0) {
+      for (; iterations - done >= at_once_; done += at_once_) launch_many();
+    }
+    for (; done < iterations; ++done) {
       switch (form_) {
-        case Form::kStream: enqueue(); break;
-        case Form::kGraph:
-          if (graphs_[set_] == nullptr) capture();
-          check_cuda(cudaGraphLaunch(graphs_[set_], stream_));
+        case Form::kStreamBatch:
+          // What was captured counts on the GPU, and so must all that follows.
+          if (at_once_ > 1) {
+            launch_captured();
+          } else {
+            enqueue();
+          }
           break;
+        case Form::kStream:
+        case Form::kSynchronous: enqueue(); break;
+        case Form::kGraph: launch_captured(); break;
         case Form::kKernel: launch(); break;
       }
-      std::swap(now_, next_);
-      set_ = 1 - set_;
+      turn();
+    }
+    if (at_once_ > 1) {
+      record();
+      for (cudaEvent_t event : launched_) check_cuda(cudaEventSynchronize(event));
     }
     check_cuda(cudaStreamSynchronize(stream_));
     rwResult_t error = rwSuccess;
@@ -190,28 +218,82 @@ class GpuSolver : public Solver {
  private:
   double* first(const DeviceField& field) const { return field.cells - (domain_.nx() + 3); }
 
+  void turn() {
+    std::swap(now_, next_);
+    set_ = 1 - set_;
+  }
+
+  // The next of two events, which were made so that who waits for them sleeps.
+  void record() {
+    last_ = 1 - last_;
+    check_cuda(cudaEventRecord(launched_[last_], stream_));
+  }
+
+  void launch_captured() {
+    if (graphs_[set_] == nullptr) graphs_[set_] = capture(1);
+    check_cuda(cudaGraphLaunch(graphs_[set_], stream_));
+  }
+
+  void launch_many() {
+    if (many_ == nullptr) many_ = capture(at_once_);
+    // Two at most are on their way: a launch that finds CUDA's queues full would keep the CPU busy.
+    check_cuda(cudaEventSynchronize(launched_[1 - last_]));
+    check_cuda(cudaGraphLaunch(many_, stream_));
+    record();
+  }
+
+  // An exchange in two parts, between which the cells inside are computed.
+  void prepare() {
+    check(rwBatchCreate(comm_, &waits_));
+    for (int set = 0; set < 2; ++set) {
+      check(rwBatchCreate(comm_, &sends_[set]));
+      for (const Side side : kSides) {
+        const int peer = domain_.neighbor(side);
+        if (peer < 0) continue;
+        check(rwBatchPut(sends_[set], packed(set) + side * edges_.longest, edge_bytes(side), peer,
+                         layout_.offset(set, opposite(side)), window_));
+        check(rwBatchSignal(sends_[set], peer, 0, 1, window_));
+        if (set == 0) check(rwBatchWaitSignal(waits_, peer, 0, 1, window_));
+      }
+    }
+  }
+
+  // As many as the halos: the source of a put may be read until a later iteration's wait.
+  double* packed(int set) const { return packed_ + 4 * set * edges_.longest; }
+  std::size_t edge_bytes(Side side) const {
+    return static_cast<std::size_t>(domain_.edge(side)) * sizeof(double);
+  }
+
   // One iteration, from now_ to next_ with the set of halos at hand.
   void enqueue() {
-    auto* const stream = reinterpret_cast<rwStream_t>(stream_);
+    // The host's own calls take none.
+    auto* const stream =
+        form_ == Form::kSynchronous ? nullptr : reinterpret_cast<rwStream_t>(stream_);
     const dim3 along(static_cast<unsigned>((edges_.longest + 127) / 128), 4);
     const dim3 block(32, 8);
     const dim3 blocks(static_cast<unsigned>((domain_.nx() + 31) / 32),
                       static_cast<unsigned>((domain_.ny() + 7) / 8));
-    // As many as the halos: the source of a put may be read until a later iteration's wait.
-    double* const packed = packed_ + 4 * set_ * edges_.longest;
     const double* const halos = halos_ + 4 * set_ * edges_.longest;
-    pack_edges<<<along, 128, 0, stream_>>>(now_, edges_, packed);
-    for (const Side side : kSides) {
-      const int peer = domain_.neighbor(side);
-      if (peer < 0) continue;
-      check(rwPutSignal(packed + side * edges_.longest,
-                        static_cast<std::size_t>(domain_.edge(side)) * sizeof(double), peer,
-                        layout_.offset(set_, opposite(side)), 0, window_, stream, nullptr));
+    pack_edges<<<along, 128, 0, stream_>>>(now_, edges_, packed(set_));
+    if (form_ == Form::kSynchronous) check_cuda(cudaStreamSynchronize(stream_));
+    if (form_ == Form::kStreamBatch) {
+      check(rwBatchLaunch(sends_[set_], stream, nullptr));
+    } else {
+      for (const Side side : kSides) {
+        const int peer = domain_.neighbor(side);
+        if (peer < 0) continue;
+        check(rwPutSignal(packed(set_) + side * edges_.longest, edge_bytes(side), peer,
+                          layout_.offset(set_, opposite(side)), 0, window_, stream, nullptr));
+      }
     }
     relax_cells<<<blocks, block, 0, stream_>>>(now_, next_, true);
-    for (const Side side : kSides) {
-      const int peer = domain_.neighbor(side);
-      if (peer >= 0) check(rwWaitSignal(peer, 0, 1, window_, stream, nullptr));
+    if (form_ == Form::kStreamBatch) {
+      check(rwBatchLaunch(waits_, stream, nullptr));
+    } else {
+      for (const Side side : kSides) {
+        const int peer = domain_.neighbor(side);
+        if (peer >= 0) check(rwWaitSignal(peer, 0, 1, window_, stream, nullptr));
+      }
     }
     unpack_edges<<<along, 128, 0, stream_>>>(now_, edges_, halos);
     relax_cells<<<blocks, block, 0, stream_>>>(now_, next_, false);
@@ -226,8 +308,7 @@ class GpuSolver : public Solver {
     const long long inside = static_cast<long long>(domain_.nx()) * domain_.ny();
     const auto others = static_cast<unsigned>(std::min((inside + 255) / 256, 512LL));
     exchange_and_relax_inside<<<4 + others, 256, 0, stream_>>>(
-        now_, next_, edges_, neighbors_, on_gpu_, packed_ + 4 * set_ * edges_.longest,
-        halos_ + 4 * set_ * edges_.longest);
+        now_, next_, edges_, neighbors_, on_gpu_, packed(set_), halos_ + 4 * set_ * edges_.longest);
     const dim3 block(32, 8);
     const dim3 blocks(static_cast<unsigned>((domain_.nx() + 31) / 32),
                       static_cast<unsigned>((domain_.ny() + 7) / 8));
@@ -235,20 +316,36 @@ class GpuSolver : public Solver {
     check_cuda(cudaGetLastError());
   }
 
-  void capture() {
+  // From the fields and the halos at hand. Those of several iterations are the same afterwards.
+  cudaGraphExec_t capture(int iterations) {
     cudaGraph_t captured = nullptr;
+    cudaGraphExec_t made = nullptr;
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    enqueue();
+    for (int k = 0; k < iterations; ++k) {
+      if (form_ == Form::kKernel) {
+        launch();
+      } else {
+        enqueue();
+      }
+      if (iterations > 1) turn();
+    }
     check_cuda(cudaStreamEndCapture(stream_, &captured));
-    check_cuda(cudaGraphInstantiate(&graphs_[set_], captured, 0));
+    check_cuda(cudaGraphInstantiate(&made, captured, 0));
     check_cuda(cudaGraphDestroy(captured));
+    return made;
   }
 
   Domain domain_;
   HaloLayout layout_;
   Form form_;
+  int at_once_;
   rwComm_t comm_;
   cudaStream_t stream_ = nullptr;
+  cudaEvent_t launched_[2] = {};
+  int last_ = 0;
+  cudaGraphExec_t many_ = nullptr;  // of at_once_ iterations
+  rwBatch_t sends_[2] = {};         // by set of halos
+  rwBatch_t waits_ = nullptr;
   cudaGraphExec_t graphs_[2] = {};  // by set of halos, and so by which field is now_
   DeviceField now_;
   DeviceField next_;
@@ -264,10 +361,15 @@ class GpuSolver : public Solver {
 }  // namespace
 
 std::unique_ptr<Solver> make_gpu_solver(const std::string& form, RopewalkRanks& ranks,
-                                        const Domain& domain) {
-  if (form == "graph") return std::make_unique<GpuSolver>(ranks, domain, Form::kGraph);
-  if (form == "kernel") return std::make_unique<GpuSolver>(ranks, domain, Form::kKernel);
-  return std::make_unique<GpuSolver>(ranks, domain, Form::kStream);
+                                        const Domain& domain, int at_once) {
+  const auto make = [&](Form chosen) {
+    return std::make_unique<GpuSolver>(ranks, domain, chosen, at_once);
+  };
+  if (form == "stream_batch") return make(Form::kStreamBatch);
+  if (form == "graph") return make(Form::kGraph);
+  if (form == "kernel") return make(Form::kKernel);
+  if (form == "synchronous") return make(Form::kSynchronous);
+  return make(Form::kStream);
 }
 
 }  // namespace stencil

@@ -1,7 +1,10 @@
 // A stencil on ranks: the exchange of edges between neighbours, in several forms.
 //
-// Run: ./stencil [--form FORM] [--width N] [--height N] [--iterations N] [--verify 0|1], under a
-// launcher: mpirun -n 4 ./stencil --form host
+// Run: ./stencil [--form FORM] [--width N] [--height N] [--iterations N] [--at-once N]
+// [--verify 0|1], under a launcher: mpirun -n 4 ./stencil --form host
+//
+// With --at-once, an even number, the forms "graph", "stream_batch" and "kernel" launch so many
+// iterations by one call of the CPU, which sleeps until they are done.
 //
 // Rank 0 prints a line: the time of an iteration (of the slowest rank) and the CPU time that one
 // takes on all ranks together. With --verify it computes the whole rectangle alone, too, and
@@ -28,6 +31,7 @@ struct Options {
   int width = 512;
   int height = 512;
   int iterations = 100;
+  int at_once = 1;
   bool verify = true;
 };
 
@@ -51,6 +55,8 @@ Options options_of(int argc, char** argv) {
       options.height = std::atoi(value);
     } else if (name == "--iterations") {
       options.iterations = std::atoi(value);
+    } else if (name == "--at-once") {
+      options.at_once = std::atoi(value);
     } else if (name == "--verify") {
       options.verify = std::atoi(value) != 0;
     } else {
@@ -64,6 +70,12 @@ Options options_of(int argc, char** argv) {
     fail("--form " + options.form + ": this program has:" + all);
   }
   if (options.iterations < 1) fail("--iterations: not positive");
+  if (options.at_once != 1) {
+    if (options.at_once < 2 || options.at_once % 2 != 0) fail("--at-once: neither 1 nor even");
+    if (!stencil::has_many_at_once(options.form)) {
+      fail("--at-once: --form " + options.form + " launches them one by one");
+    }
+  }
   return options;
 }
 
@@ -123,10 +135,10 @@ int main(int argc, char** argv) {
   Field field(domain.nx(), domain.ny());
   field.set_initial(domain);
   const std::unique_ptr<stencil::Solver> solver =
-      stencil::make_solver(options.form, *ranks, domain);
+      stencil::make_solver(options.form, *ranks, domain, options.at_once);
 
   // The first iterations are not timed, but count.
-  const int warmup = std::min(10, options.iterations);
+  const int warmup = std::max(std::min(10, options.iterations), options.at_once);
   solver->load(field);
   solver->run(warmup);
   ranks->barrier();

@@ -84,8 +84,10 @@ std::unique_ptr<Ranks> join(int* argc, char*** argv) {
 
 std::vector<std::string> forms() { return {"mpi"}; }
 
+bool has_many_at_once(const std::string& /*form*/) { return false; }
+
 std::unique_ptr<Solver> make_solver(const std::string& /*form*/, Ranks& /*ranks*/,
-                                    const Domain& domain) {
+                                    const Domain& domain, int /*at_once*/) {
   return std::make_unique<MpiSolver>(domain);
 }
 

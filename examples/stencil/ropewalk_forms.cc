@@ -142,17 +142,22 @@ std::unique_ptr<Ranks> join(int* /*argc*/, char*** /*argv*/) {
 std::vector<std::string> forms() {
   std::vector<std::string> all{"host", "batch"};
 #if defined(STENCIL_CUDA)
-  all.insert(all.end(), {"stream", "kernel", "graph"});
+  all.insert(all.end(), {"stream", "stream_batch", "kernel", "graph", "synchronous"});
 #endif
   return all;
 }
 
-std::unique_ptr<Solver> make_solver(const std::string& form, Ranks& ranks, const Domain& domain) {
+bool has_many_at_once(const std::string& form) {
+  return form == "kernel" || form == "graph" || form == "stream_batch";
+}
+
+std::unique_ptr<Solver> make_solver(const std::string& form, Ranks& ranks, const Domain& domain,
+                                    [[maybe_unused]] int at_once) {
   auto& its = static_cast<RopewalkRanks&>(ranks);
   if (form == "host") return std::make_unique<WindowSolver>(its, domain);
   if (form == "batch") return std::make_unique<BatchSolver>(its, domain);
 #if defined(STENCIL_CUDA)
-  return make_gpu_solver(form, its, domain);
+  return make_gpu_solver(form, its, domain, at_once);
 #else
   return nullptr;
 #endif

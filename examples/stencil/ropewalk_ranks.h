@@ -51,8 +51,8 @@ class HaloLayout {
   std::size_t bytes_;
 };
 
-/// Iterates on a GPU, in the form "stream", "kernel" or "graph".
+/// Iterates on a GPU, in the form "stream", "stream_batch", "kernel", "graph" or "synchronous".
 std::unique_ptr<Solver> make_gpu_solver(const std::string& form, RopewalkRanks& ranks,
-                                        const Domain& domain);
+                                        const Domain& domain, int at_once);
 
 }  // namespace stencil

@@ -38,6 +38,10 @@ std::unique_ptr<Ranks> join(int* argc, char*** argv);
 
 /// The forms that this program was built with.
 std::vector<std::string> forms();
-std::unique_ptr<Solver> make_solver(const std::string& form, Ranks& ranks, const Domain& domain);
+/// Whether the form can launch many iterations by one call.
+bool has_many_at_once(const std::string& form);
+/// `at_once`: iterations that one call launches, an even number; 1 where the form has no others.
+std::unique_ptr<Solver> make_solver(const std::string& form, Ranks& ranks, const Domain& domain,
+                                    int at_once);
 
 }  // namespace stencil

@@ -43,8 +43,8 @@
  * waits for it, and the host's calls for them, with or without a stream, get rwInvalidUsage
  * (device.cuh). Graphs must not be launched any more when the window is freed.
  *
- * Streams wait by CUDA's memory operations, which hold no multiprocessor. As CUDA warns, streams
- * that wait for each other must not share one of its queues (CUDA_DEVICE_MAX_CONNECTIONS); and
+ * Streams wait by CUDA's memory operations, which hold no multiprocessor, but for waits of prepared
+ * batches and captured ones, which kernels do. As CUDA warns, streams that wait for each other must not share one of its queues (CUDA_DEVICE_MAX_CONNECTIONS); and
  * taking and freeing GPU memory, which making and freeing a window does, waits for the process's
  * streams, those that wait for signals included.
  *
@@ -200,8 +200,16 @@ RW_API rwResult_t rwBatchFlush(rwBatch_t batch, int peer, rwMessageWindow_t wind
  * many more. rwInvalidUsage for a batch that was launched and has not ended. When an operation
  * fails those after it are not started, and the batch ends with its error. On a stream it may be
  * launched again at once: the stream keeps the order. Between launch and end the program may call
- * other operations; those on the same peer are not ordered with the batch's that were held back. A
- * batch that rwBatchDevice takes is one kernel or two in a graph: it must stay while the graph is
+ * other operations; those on the same peer are not ordered with the batch's that were held back.
+ *
+ * A batch that rwBatchDevice takes, whose peers are reached without links and whose sources are
+ * memory of the window's GPU or pinned, is one kernel of one block on a stream, or two where it has
+ * more than 64 KiB of data; its waits hold that block while they last. (One put of more than 64 KiB
+ * with its signal is a copy and memory operations as without a batch, and so are batches of more
+ * than 32 signals or 128 waits, and one put or one signal alone. Waits are memory operations where
+ * there are more than 32, and where another process's rank has the same GPU, whose kernels a wait
+ * would keep off it.) The counts are the host's, so that launches, calls of the host and calls on
+ * streams may be mixed; in a graph kernels count, and the batch must stay while the graph is
  * launched. */
 RW_API rwResult_t rwBatchLaunch(rwBatch_t batch, rwStream_t stream, rwRequest_t* request);
 /* As rwBatchLaunch on a stream, which begins with it when *trigger was stored: by a kernel on

@@ -1,5 +1,6 @@
 // Windows in GPU memory, and the operations that streams do, with software that stands in for
 // CUDA's driver: its streams are threads that do everything late and in order.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,6 +24,7 @@
 #include "comm/testing/ranks.h"
 #include "comm/testing/windows.h"
 #include "core/error.h"
+#include "core/testing/seeds.h"
 #include "message/messenger.h"
 #include "transport/window/device/gpu.h"
 
@@ -320,6 +322,125 @@ TEST_P(DeviceWindows, ABatchIsLaunchedAgainAndAgain) {
   });
 }
 
+// By all ranks, on the stand-in's streams.
+int kernels_launched() {
+  static void* const library = dlopen(RW_STAND_IN_CUDA, RTLD_NOW);
+  return reinterpret_cast<int (*)()>(dlsym(library, "stand_in_cuda_launches"))();
+}
+
+// Puts and signals of a batch, whatever their number, with the values that the host has counted:
+// so it may be mixed with all other calls.
+TEST_P(DeviceWindows, ABatchOnAStreamIsOneKernel) {
+  constexpr std::size_t kPuts = 64;
+  constexpr int kTurns = 7;
+  const int before = kernels_launched();
+  ranks(2, [&](Communicator& comm) {
+    DeviceEnd end(comm, GetParam(), kPuts * 40, 3);
+    const int peer = 1 - comm.rank();
+    const Buffer source(end.gpu(), pattern(kPuts * 40, comm.rank(), 1));
+    const auto* const from = static_cast<const std::byte*>(source.data());
+    Batch batch;
+    for (std::size_t k = 0; k < kPuts; ++k) {
+      comm.add(batch, end.put(peer, 40 * k, from + 40 * k, 1 + k % 40));
+    }
+    comm.add(batch, end.signal(peer, 0));
+    comm.add(batch, end.signal(peer, 1, 3));
+    comm.add(batch, end.signal(peer, 0));  // as one with the first
+    comm.add(batch, end.wait(peer, 0, 2));
+    comm.add(batch, end.wait(peer, 1, 3));
+    for (int turn = 0; turn < kTurns; ++turn) {
+      end.enqueue(batch);
+      // The host and the stream use the same counters.
+      end.enqueue(end.signal(peer, 0));
+      end.enqueue(end.wait(peer, 0));
+      ASSERT_TRUE(end.stream().wait());
+      end.run(end.signal(peer, 1, 2));
+      end.run(end.wait(peer, 1, 2));
+      EXPECT_GE(comm.arrived(end.window(), peer, 0), static_cast<std::uint64_t>(3 * (turn + 1)));
+      if (turn == 3) comm.run(batch);
+    }
+    for (std::size_t k = 0; k < kPuts; ++k) {
+      Bytes expected(40);
+      const Bytes theirs = pattern(kPuts * 40, peer, 1);
+      std::copy_n(theirs.begin() + static_cast<std::ptrdiff_t>(40 * k), 1 + k % 40,
+                  expected.begin());
+      ASSERT_EQ(end.read(40 * k, 40), expected) << k;
+    }
+    comm.barrier();
+    EXPECT_EQ(comm.arrived(end.window(), peer, 0), std::uint64_t{3 * kTurns + 2});
+    EXPECT_EQ(comm.arrived(end.window(), peer, 1), std::uint64_t{5 * kTurns + 3});
+    end.free();
+    EXPECT_EQ(refusal_of([&] { end.enqueue(batch); }).first, Errc::kInvalidUsage);
+  });
+  EXPECT_EQ(kernels_launched() - before, GetParam().net.empty() ? 2 * kTurns : 0);
+}
+
+// More puts and more data than the kernel takes, and what it cannot do.
+TEST_P(DeviceWindows, LargeBatchesOnAStream) {
+  ranks(2, [&](Communicator& comm) {
+    constexpr std::size_t kLong = (std::size_t{200} << 10) + 3;
+    constexpr std::size_t kPuts = 200;
+    DeviceEnd end(comm, GetParam(), kLong + 2 * kPuts, 40);
+    const int peer = 1 - comm.rank();
+    const Buffer source(end.gpu(), pattern(kLong + 2 * kPuts, comm.rank(), 5));
+    const auto* const from = static_cast<const std::byte*>(source.data());
+    Batch puts;
+    for (std::size_t k = 0; k < kPuts; ++k) comm.add(puts, end.put(peer, 2 * k, from + 2 * k, 2));
+    comm.add(puts, end.put(peer, 2 * kPuts, from + 2 * kPuts, kLong));
+    for (int slot = 0; slot < 32; ++slot) comm.add(puts, end.signal(peer, slot));
+    for (int slot = 0; slot < 32; ++slot) comm.add(puts, end.wait(peer, slot));
+    Batch signals;  // one too many
+    for (int slot = 0; slot < 33; ++slot) comm.add(signals, end.signal(peer, slot));
+    for (int slot = 0; slot < 33; ++slot) comm.add(signals, end.wait(peer, slot));
+    Batch back;  // what comes after a wait
+    comm.add(back, end.signal(peer));
+    comm.add(back, end.wait(peer));
+    comm.add(back, end.put(peer, 0, from + 4, 2));
+    comm.add(back, end.signal(peer));
+    for (int turn = 0; turn < 2; ++turn) {
+      end.enqueue(puts);
+      ASSERT_TRUE(end.stream().wait());
+      ASSERT_EQ(end.read(0, kLong + 2 * kPuts), pattern(kLong + 2 * kPuts, peer, 5));
+      comm.barrier();
+      end.enqueue(signals);
+      end.enqueue(back);
+      end.enqueue(end.wait(peer));
+      ASSERT_TRUE(end.stream().wait());
+      Bytes expected = pattern(kLong + 2 * kPuts, peer, 5);
+      ASSERT_EQ(end.read(0, 2), Bytes(expected.begin() + 4, expected.begin() + 6));
+      comm.barrier();
+    }
+    EXPECT_EQ(comm.arrived(end.window(), peer, 32), 2U);
+    EXPECT_EQ(comm.arrived(end.window(), peer, 0), 8U);
+    end.free();
+  });
+}
+
+// A counter that is full refuses the batch before any other one is raised.
+TEST_P(DeviceWindows, ABatchThatIsRefusedCountsNothing) {
+  ranks(2, [&](Communicator& comm) {
+    DeviceEnd end(comm, GetParam(), 8, 2);
+    const int peer = 1 - comm.rank();
+    const Buffer source(end.gpu(), Bytes(8));
+    end.run(end.signal(peer, 1, Window::kMostSignals - 1));
+    Batch batch;
+    comm.add(batch, end.put(peer, 0, source.data(), 8));
+    comm.add(batch, end.signal(peer, 0));
+    comm.add(batch, end.signal(peer, 1));
+    end.enqueue(batch);
+    const std::pair<Errc, std::string> full = refusal_of([&] { end.enqueue(batch); });
+    EXPECT_EQ(full.first, Errc::kInvalidArgument) << full.second;
+    ASSERT_TRUE(end.stream().wait());
+    end.run(end.signal(peer, 0));
+    end.run(end.wait(peer, 0, 2));
+    comm.barrier();
+    if (GetParam().net.empty()) {
+      EXPECT_EQ(comm.arrived(end.window(), peer, 0), 2U);
+    }
+    end.free();
+  });
+}
+
 // The tables of a batch that kernels launch, read back from the GPU.
 TEST_P(DeviceWindows, ABatchForKernelsSaysWhereEverythingGoes) {
   ranks(2, [&](Communicator& comm) {
@@ -516,6 +637,39 @@ TEST_P(DeviceWindows, AStreamsWaitEndsByItsDeadline) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Of two waits of a batch the second one's signal does not come.
+TEST_P(DeviceWindows, ABatchsWaitEndsByItsDeadlineAndSaysWhich) {
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime_);
+      DeviceEnd end(*comm, GetParam(), 8, 3);
+      const Buffer source(end.gpu(), Bytes(8));
+      comm->barrier();
+      if (r == 0) comm->set_timeout(std::chrono::milliseconds(200));
+      Batch batch;
+      comm->add(batch, end.put(1 - r, 0, source.data(), 8));
+      comm->add(batch, end.signal(1 - r, 0));
+      comm->add(batch, end.wait(1 - r, 0));
+      comm->add(batch, end.wait(1 - r, 2));
+      comm->add(batch, end.wait(1 - r, 1));
+      end.enqueue(batch);
+      EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
+      try {
+        end.enqueue(batch);
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), r == 0 ? Errc::kTimeout : Errc::kPeerLost) << error.what();
+        if (r == 0) {
+          EXPECT_THAT(error.what(), ::testing::HasSubstr("slot 2"));
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST_P(DeviceWindows, AnAbortEndsAStreamsWait) {
   const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
   std::latch ready(2);  // an abort also ends a call whose other rank is done
@@ -532,9 +686,15 @@ TEST_P(DeviceWindows, AnAbortEndsAStreamsWait) {
         return;
       }
       end.enqueue(end.wait(1));
+      Batch batch;
+      comm->add(batch, end.signal(0));
+      comm->add(batch, end.signal(1));
+      comm->add(batch, end.wait(1));
+      end.enqueue(batch);
       ready.arrive_and_wait();
       EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
       EXPECT_THROW(end.enqueue(end.wait(1)), Error);
+      EXPECT_THROW(end.enqueue(batch), Error);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -554,6 +714,11 @@ TEST_P(DeviceWindows, ACommunicatorThatEndsEndsItsStreamsWaits) {
       (void)comm->arm(batch, end.stream().get());
       end.enqueue(end.wait(1 - r));
       end.enqueue(end.signal(r));
+      Batch another;
+      comm->add(another, end.signal(r));
+      comm->add(another, end.signal(1 - r));
+      comm->add(another, end.wait(1 - r));
+      end.enqueue(another);
       enqueued.arrive_and_wait();
       comm.reset();
       EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
@@ -567,16 +732,20 @@ TEST_P(DeviceWindows, ACommunicatorThatEndsEndsItsStreamsWaits) {
 TEST_P(DeviceWindows, RandomProgramsDoWhatAModelDoes) {
   constexpr std::size_t kRegion = 3000;
   constexpr unsigned kPrograms = 25;
+  const ropewalk::testing::Seeds seeds =
+      ropewalk::testing::chosen_seeds().value_or(ropewalk::testing::Seeds{0, kPrograms});
   for (const int size : {2, 3}) {
     ranks(size, [&](Communicator& comm) {
       const auto n = static_cast<std::size_t>(size);
       DeviceEnd end(comm, GetParam(), kRegion * n, 3);
       const auto self = static_cast<std::size_t>(comm.rank());
-      // To the end: freeing GPU memory waits for the streams of all ranks.
+      // To the end of a program: freeing GPU memory waits for the streams of all ranks.
       std::vector<std::unique_ptr<Buffer>> buffers;
-      for (unsigned seed = 0; seed < kPrograms; ++seed) {
+      for (unsigned seed = seeds.first; seed < seeds.end; ++seed) {
         std::mt19937 random(seed);
         const auto any = [&](std::size_t most) { return random() % most; };
+        comm.barrier();
+        buffers.clear();
         end.fill(Bytes(kRegion * n));
         comm.barrier();
         std::vector<std::vector<Bytes>> model(n, std::vector<Bytes>(n, Bytes(kRegion)));
@@ -586,7 +755,10 @@ TEST_P(DeviceWindows, RandomProgramsDoWhatAModelDoes) {
           for (std::size_t source = 0; source < n; ++source) {
             const bool mine = source == self;
             Batch batch;
-            const std::size_t form = any(3);  // host, stream, a batch on a stream
+            // Host, stream, a batch on a stream; a batch of puts and signals that is one kernel,
+            // launched twice.
+            const std::size_t form = any(4);
+            const std::uint64_t launches = form == 3 ? 2 : 1;
             const auto give = [&](const OperationSpec& spec) {
               if (form == 0) {
                 end.run(spec);
@@ -600,10 +772,16 @@ TEST_P(DeviceWindows, RandomProgramsDoWhatAModelDoes) {
             for (std::size_t k = 0; k < operations; ++k) {
               const std::size_t target = any(n);
               const int peer = static_cast<int>(target);
-              const std::size_t bytes = std::array{any(9), any(200), any(kRegion)}[any(3)];
-              const std::size_t offset = any(kRegion - bytes + 1);
+              std::size_t bytes = std::array{any(9), any(200), any(kRegion)}[any(3)];
+              std::size_t offset = any(kRegion - bytes + 1);
+              if (form == 3) {
+                // Puts that do not overlap, as there are at most eight of them.
+                constexpr std::size_t kSlice = kRegion / 8;
+                bytes %= kSlice;
+                offset = k % 8 * kSlice + offset % (kSlice - bytes);
+              }
               Bytes& there = model[source][target];
-              switch (any(5)) {
+              switch (any(form == 3 ? 3 : 5)) {
                 case 0:
                 case 1: {
                   const Bytes data =
@@ -616,7 +794,7 @@ TEST_P(DeviceWindows, RandomProgramsDoWhatAModelDoes) {
                 }
                 case 2: {
                   const std::uint64_t count = 1 + any(3);
-                  signals[source][target] += count;
+                  signals[source][target] += count * launches;
                   if (mine) give(end.signal(peer, 0, count));
                   break;
                 }
@@ -637,19 +815,31 @@ TEST_P(DeviceWindows, RandomProgramsDoWhatAModelDoes) {
               }
             }
             for (std::size_t target = 0; target < n; ++target) {
-              signals[source][target] += 1;
+              signals[source][target] += launches;
               if (mine) give(end.signal(static_cast<int>(target), 0));
             }
-            if (mine && form == 2) end.enqueue(batch);
+            for (std::uint64_t k = 0; mine && form > 1 && k < launches; ++k) end.enqueue(batch);
           }
-          const bool by_stream = any(2) == 0;
+          // By the host, by the stream, or at the end of a batch.
+          const std::size_t waits_by = any(3);
+          Batch waits;
+          for (int peer = 0; peer < size; ++peer) {
+            if (waits_by == 2) comm.add(waits, end.signal(peer, 1));
+          }
           for (std::size_t source = 0; source < n; ++source) {
             const OperationSpec wait = end.wait(static_cast<int>(source), 0, signals[source][self]);
-            if (by_stream) {
+            if (waits_by == 2) {
+              comm.add(waits, wait);
+            } else if (waits_by == 1) {
               end.enqueue(wait);
             } else {
               end.run(wait);
             }
+          }
+          if (waits_by == 2) {
+            // As all ranks do.
+            for (int peer = 0; peer < size; ++peer) comm.add(waits, end.wait(peer, 1));
+            end.enqueue(waits);
           }
           ASSERT_TRUE(end.stream().wait());
           for (const auto& [seen, expected] : gets) ASSERT_EQ(seen->read(), expected) << seed;

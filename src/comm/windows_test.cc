@@ -15,6 +15,7 @@
 #include <latch>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <ostream>
 #include <random>
 #include <span>
@@ -27,6 +28,7 @@
 #include "comm/testing/ranks.h"
 #include "core/error.h"
 #include "core/testing/pattern.h"
+#include "core/testing/seeds.h"
 #include "message/messenger.h"
 #include "transport/registry.h"
 
@@ -693,19 +695,24 @@ class RandomProgram {
   std::vector<std::vector<Bytes>> model_;  // by source, then target: that source's region there
 };
 
-// Up to 10,000 programs, as many as there is time for.
+// Up to 10,000 programs, as many as there is time for; or those that were asked for.
 TEST_P(WindowContract, RandomProgramsDoWhatAModelDoes) {
   constexpr unsigned kMost = 10'000;
   constexpr unsigned kLeast = 10;
+  const std::optional<ropewalk::testing::Seeds> chosen = ropewalk::testing::chosen_seeds();
+  const ropewalk::testing::Seeds seeds = chosen.value_or(ropewalk::testing::Seeds{0, kMost});
   for (const int size : {2, 3}) {
-    std::atomic<unsigned> end_seed{kMost};
+    std::atomic<unsigned> end_seed{seeds.end};
     const auto begin = std::chrono::steady_clock::now();
     ranks(size, [&](Communicator& comm) {
       End end(comm, GetParam(), RandomProgram::kRegion * static_cast<std::size_t>(size),
               RandomProgram::kSlots);
-      for (unsigned seed = 0;; ++seed) {
+      for (unsigned seed = seeds.first;; ++seed) {
         const auto spent = std::chrono::steady_clock::now() - begin;
-        if (comm.rank() == 0 && seed >= kLeast && spent > std::chrono::seconds(3)) end_seed = seed;
+        if (!chosen.has_value() && comm.rank() == 0 && seed >= kLeast &&
+            spent > std::chrono::seconds(3)) {
+          end_seed = seed;
+        }
         comm.barrier();
         if (seed >= end_seed) break;
         RandomProgram program(comm, end, seed);
@@ -716,7 +723,7 @@ TEST_P(WindowContract, RandomProgramsDoWhatAModelDoes) {
       }
       end.free();
     });
-    std::printf("%d ranks: %u programs\n", size, end_seed.load());
+    std::printf("%d ranks: %u programs\n", size, end_seed.load() - seeds.first);
   }
 }
 

@@ -11,6 +11,7 @@
 namespace ropewalk::message {
 
 struct DeviceBatch;
+struct StreamBatch;
 
 /// They start in the order in which they were added. A wait for signals, or a flush, holds back
 /// those after it; nothing else does. Each launch sends the data that the sources hold then.
@@ -22,6 +23,7 @@ class Batch {
   void add(const OperationSpec& spec) {
     operations_.emplace_back(spec);
     on_device_.reset();
+    on_stream_.reset();
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return operations_.size(); }
@@ -35,6 +37,7 @@ class Batch {
   bool begun_ = false;                // the one at next_, which holds back the others
   std::atomic<bool> running_{false};
   std::shared_ptr<const DeviceBatch> on_device_;  // as kernels launch it, once it was asked for
+  std::shared_ptr<const StreamBatch> on_stream_;  // as streams do, once one did; null: one by one
 };
 
 }  // namespace ropewalk::message

@@ -41,6 +41,7 @@ struct LoadedKernels {
   void* message_of_warp = nullptr;
   void* message_of_block = nullptr;
   void* batch = nullptr;
+  void* puts_and_signals = nullptr;
   bool overlaps = false;  ///< one may be made ready while what is before it in its stream ends
 };
 

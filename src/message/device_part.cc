@@ -129,6 +129,14 @@ bool is_known(const CudaApi& cuda, const void* address) noexcept {
                                 reinterpret_cast<CuPointer>(address)) == gpus::kCuSuccess;
 }
 
+bool is_of(const Gpu& gpu, const void* address) noexcept {
+  if (!is_on_gpu(gpu.cuda(), address)) return true;
+  int ordinal = -1;
+  return gpu.cuda().pointer_attribute(&ordinal, gpus::kCuPointerOrdinal,
+                                      reinterpret_cast<CuPointer>(address)) == gpus::kCuSuccess &&
+         ordinal == gpu.ordinal();
+}
+
 bool is_on_gpu(const CudaApi& cuda, const void* address) noexcept {
   unsigned type = 0;
   return address != nullptr &&

@@ -78,6 +78,9 @@ std::shared_ptr<DevicePart> published(std::uint64_t number);
 /// Whether the driver knows `address`: memory of a GPU, or pinned. It does not know pageable
 /// memory.
 bool is_known(const transport::window::CudaApi& cuda, const void* address) noexcept;
+/// Whether kernels of `gpu` may use `address`, which the driver knows: its own memory, or pinned.
+/// Memory of another GPU they reach only where that was asked for.
+bool is_of(const transport::window::Gpu& gpu, const void* address) noexcept;
 /// Whether `address` is memory of a GPU.
 bool is_on_gpu(const transport::window::CudaApi& cuda, const void* address) noexcept;
 

@@ -246,28 +246,35 @@ void Messenger::validate(const OperationSpec& spec) {
   }
 }
 
-std::uint64_t Messenger::count_wait(const OperationSpec& spec) {
-  if (spec.window->awaited_on_gpu(spec.peer, spec.slot) != 0) [[unlikely]]
+// Of a signal or a wait, the next of its counter.
+void Messenger::require_countable(const OperationSpec& spec) {
+  Window& window = *spec.window;
+  const bool sends = spec.kind == OperationKind::kSignal;
+  const std::uint8_t on_gpu = sends ? window.sent_on_gpu(spec.peer, spec.slot)
+                                    : window.awaited_on_gpu(spec.peer, spec.slot);
+  if (on_gpu != 0) [[unlikely]]
     throw counted(spec);
-  std::uint64_t& awaited = spec.window->awaited(spec.peer, spec.slot);
-  if (spec.count > Window::kMostSignals - awaited) {
+  const std::uint64_t now =
+      sends ? window.sent(spec.peer, spec.slot) : window.awaited(spec.peer, spec.slot);
+  if (spec.count <= Window::kMostSignals - now) [[likely]]
+    return;
+  if (sends) {
     throw Refused(Errc::kInvalidArgument,
-                  "{}: {} were waited for already, and a counter ends at {}", describe(spec),
-                  awaited, Window::kMostSignals);
+                  "{} by {}: {} were sent already, and a counter ends at {}", describe(spec),
+                  spec.count, now, Window::kMostSignals);
   }
-  return awaited += spec.count;
+  throw Refused(Errc::kInvalidArgument, "{}: {} were waited for already, and a counter ends at {}",
+                describe(spec), now, Window::kMostSignals);
+}
+
+std::uint64_t Messenger::count_wait(const OperationSpec& spec) {
+  require_countable(spec);
+  return spec.window->awaited(spec.peer, spec.slot) += spec.count;
 }
 
 std::uint64_t Messenger::count_signal(const OperationSpec& spec) {
-  if (spec.window->sent_on_gpu(spec.peer, spec.slot) != 0) [[unlikely]]
-    throw counted(spec);
-  std::uint64_t& sent = spec.window->sent(spec.peer, spec.slot);
-  if (spec.count > Window::kMostSignals - sent) [[unlikely]] {
-    throw Refused(Errc::kInvalidArgument,
-                  "{} by {}: {} were sent already, and a counter ends at {}", describe(spec),
-                  spec.count, sent, Window::kMostSignals);
-  }
-  return sent += spec.count;
+  require_countable(spec);
+  return spec.window->sent(spec.peer, spec.slot) += spec.count;
 }
 
 void Messenger::uncount_wait(const Operation& operation) {
@@ -721,6 +728,19 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
     capture(specs, *streams, stream, batch);
     return;
   }
+  // Before any is counted.
+  for (const OperationSpec& spec : specs) {
+    if (spec.kind == OperationKind::kSignal || spec.kind == OperationKind::kWaitSignal) {
+      require_countable(spec);
+    }
+  }
+  if (batch != nullptr && trigger == nullptr) {
+    if (batch->on_stream_ == nullptr) batch->on_stream_ = streams->prepare(specs);
+    if (batch->on_stream_ != nullptr) {
+      launch_batch(*batch->on_stream_, *streams, stream);
+      return;
+    }
+  }
   await_streams([&] {
     return streams->has_room() && !streams->is_far_ahead() &&
            (trigger == nullptr || streams->has_trigger());
@@ -739,7 +759,8 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
     streams->add(spec, target);
   }
   streams->finish();
-  if (streams->watched()) wake();
+  // Deadlines are looked after from time to time; a link is asked at any time.
+  if (streams->asks()) wake();
 }
 
 void Messenger::capture(std::span<const OperationSpec> specs, StreamCalls& streams,
@@ -792,7 +813,37 @@ std::vector<OperationSpec> Messenger::specs_of(const Batch& batch) {
 }
 
 void Messenger::enqueue(Batch& batch, transport::window::CuStream stream) {
+  if (launch_again(batch, stream)) return;
   enqueue(specs_of(batch), stream, nullptr, &batch);
+}
+
+bool Messenger::launch_again(const Batch& batch, transport::window::CuStream stream) {
+  if (batch.on_stream_ == nullptr || batch.running() || failure_.any_left() || failure_.broken()) {
+    return false;
+  }
+  const StreamBatch& prepared = *batch.on_stream_;
+  for (const Window* window : prepared.windows) require_usable(*window);
+  ++wanted_;
+  const Lock lock(mutex_);
+  --wanted_;
+  StreamCalls& streams = *streams_.at(prepared.windows.front()->gpu());
+  if (stopped_ || streams.captures(stream)) return false;
+  launch_batch(prepared, streams, stream);
+  return true;
+}
+
+void Messenger::launch_batch(const StreamBatch& batch, StreamCalls& streams,
+                             transport::window::CuStream stream) {
+  // Before any is counted.
+  for (const OperationSpec& spec : batch.signals) require_countable(spec);
+  for (const OperationSpec& spec : batch.waits) require_countable(spec);
+  await_streams(
+      [&] { return streams.has_room(1 + batch.waits.size()) && !streams.is_far_ahead(); });
+  std::vector<std::uint64_t> values;
+  values.reserve(batch.signals.size() + batch.waits.size());
+  for (const OperationSpec& spec : batch.signals) values.push_back(count_signal(spec));
+  for (const OperationSpec& spec : batch.waits) values.push_back(count_wait(spec));
+  streams.launch_batch(batch, values, stream);
 }
 
 StreamCalls::Trigger Messenger::arm(const Batch& batch, transport::window::CuStream stream) {
@@ -1175,13 +1226,22 @@ void Messenger::work() {
     }
     while (wanted_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();
     bool moved = false;
+    bool urgent = false;
     {
       const Lock lock(mutex_);
       moved = poll_locked();
+      // Streams and kernels that need no link are only watched: what they have passed frees words,
+      // and there is no hurry. Who polled for that would keep a processor busy as long as the
+      // program uses them.
+      urgent = carrier_ != nullptr || !started_.empty() || asked_.load(std::memory_order_relaxed);
     }
     const Clock::time_point now = Clock::now();
     if (awake_.exchange(false, std::memory_order_relaxed) || moved) last_moved = now;
-    if (!moved) rest(now - last_moved);
+    if (!urgent) {
+      rest(kBusy + kNapsFor);
+    } else if (!moved) {
+      rest(now - last_moved);
+    }
   }
 }
 

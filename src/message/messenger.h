@@ -190,6 +190,11 @@ class Messenger : private executor::WaitHook {
   template <typename Ready>
   void await_streams(Ready&& ready) RW_REQUIRES(mutex_);
   static std::uint64_t count_signal(const OperationSpec& spec);
+  static void require_countable(const OperationSpec& spec);
+  // @return false where one of it has to be looked at again: nothing was done then
+  bool launch_again(const Batch& batch, transport::window::CuStream stream);
+  void launch_batch(const StreamBatch& batch, StreamCalls& streams,
+                    transport::window::CuStream stream) RW_REQUIRES(mutex_);
   [[nodiscard]] bool streams_busy() const RW_REQUIRES(mutex_);
   bool poll_streams() RW_REQUIRES(mutex_);
   bool poll_kernels() RW_REQUIRES(mutex_);

@@ -1,6 +1,7 @@
 // Replaces src/message/cuda in a build without CUDA.
 #include "core/error.h"
 #include "message/device_kernels.h"
+#include "message/puts_and_signals.h"
 
 namespace ropewalk::message {
 namespace {
@@ -23,6 +24,11 @@ void launch(const LoadedKernels& /*kernels*/, const transport::window::Gpu& /*gp
 
 void launch(const LoadedKernels& /*kernels*/, const transport::window::Gpu& /*gpu*/,
             const rwDeviceBatch& /*batch*/, transport::window::CuStream /*stream*/) {
+  throw Error(Errc::kInvalidUsage, "{}", kWhy);
+}
+
+void launch(const LoadedKernels& /*kernels*/, const transport::window::Gpu& /*gpu*/,
+            const PutsAndSignals& /*call*/, transport::window::CuStream /*stream*/) {
   throw Error(Errc::kInvalidUsage, "{}", kWhy);
 }
 

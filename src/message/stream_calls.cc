@@ -27,6 +27,8 @@ constexpr std::chrono::seconds kPatience{2};
 constexpr std::size_t kMostKernelBytes = 256 << 10;
 // More of a batch's data is copied by a kernel of its own: one block takes longer than a launch.
 constexpr std::uint64_t kMostOfABlock = 64 << 10;
+// Of a batch; each has a line of words.
+constexpr std::size_t kMostWaits = 128;
 // Between two writes of the value that ends waits.
 constexpr std::chrono::milliseconds kReleasePeriod{5};
 
@@ -36,7 +38,8 @@ bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::s
 
 }  // namespace
 
-StreamCalls::StreamCalls(gpus::Gpu& gpu) : gpu_(gpu), kernels_(load_kernels(gpu)) {
+StreamCalls::StreamCalls(gpus::Gpu& gpu)
+    : gpu_(gpu), kernels_(load_kernels(gpu)), kernel_on_host_(kernel_on_host(gpu)) {
   const gpus::CudaApi& cuda = gpu.cuda();
   if (!gpu.writes_marks() || cuda.stream_batch == nullptr || cuda.copy == nullptr ||
       cuda.stream_capturing == nullptr) {
@@ -184,6 +187,7 @@ StreamCalls::Held& StreamCalls::hold(const OperationSpec& spec) {
   held.line = free_.back();
   free_.pop_back();
   held.number = ++last_number_;
+  held.passing = {&held.line->passed, held.number};
   held.spec = spec;
   return held;
 }
@@ -209,8 +213,7 @@ void StreamCalls::add(const OperationSpec& spec, std::uint64_t target) {
   const CurrentContext current(gpu_.cuda(), gpu_.context());
   const bool copies = spec.kind == OperationKind::kPut || spec.kind == OperationKind::kGet;
   if (spec.kind == OperationKind::kWaitSignal) {
-    Held& held = hold(spec);
-    held.counter = window.arrivals_on_gpu(spec.peer, spec.slot);
+    Held& held = hold_wait(spec, target);
     write(on_device(held.line->began), held.number);
     wait(held.counter, target);
     write(on_device(held.line->passed), held.number);
@@ -249,6 +252,13 @@ void StreamCalls::wait_for_links() {
   last_waits_.clear();
 }
 
+void StreamCalls::end_call() {
+  if (triggered_ || last_number_ < first_number_) return;
+  held_.back().last = true;
+  ++calls_;
+  first_number_ = last_number_ + 1;
+}
+
 void StreamCalls::finish() {
   wait_for_links();
   if (!plain_.empty()) {
@@ -258,15 +268,154 @@ void StreamCalls::finish() {
     held.others = std::exchange(plain_, {});
     write(on_device(held.line->passed), held.number);
   }
-  if (!triggered_ && last_number_ >= first_number_) {
-    held_.back().last = true;
-    ++calls_;
-    first_number_ = last_number_ + 1;
-  }
+  end_call();
   ordered_ = true;
   const CurrentContext current(gpu_.cuda(), gpu_.context());
   submit();
 }
+
+// ---- prepared batches ---------------------------------------------------------------------
+
+std::shared_ptr<const StreamBatch> StreamCalls::prepare(
+    std::span<const OperationSpec> specs) const {
+  if (!kernels_.has_value() && kernel_on_host_ == nullptr) return nullptr;
+  auto made = std::make_shared<StreamBatch>();
+  std::uint64_t most_bytes = 0;
+  const auto count = [](std::vector<OperationSpec>& those, const OperationSpec& spec) {
+    const auto known = std::ranges::find_if(those, [&](const OperationSpec& one) {
+      return one.window == spec.window && one.peer == spec.peer && one.slot == spec.slot;
+    });
+    if (known == those.end()) {
+      those.push_back(spec);
+      return true;
+    }
+    // A sum that no counter holds is refused for its own sake, by who adds them one by one.
+    if (spec.count > Window::kMostSignals - known->count) return false;
+    known->count += spec.count;
+    return true;
+  };
+  for (const OperationSpec& spec : specs) {
+    if (std::ranges::find(made->windows, spec.window) == made->windows.end()) {
+      made->windows.push_back(spec.window);
+    }
+    const Part& part = spec.window->part(spec.peer);
+    if (spec.kind == OperationKind::kWaitSignal) {
+      if (!count(made->waits, spec)) return nullptr;
+      made->driver_waits |= part.takes_turns;
+      continue;
+    }
+    if (!part.mapped) return nullptr;
+    if (spec.kind == OperationKind::kSignal) {
+      if (!count(made->signals, spec)) return nullptr;
+      continue;
+    }
+    if (spec.kind != OperationKind::kPut) return nullptr;
+    if (spec.bytes == 0) continue;
+    if (!is_of(gpu_, spec.source)) return nullptr;
+    made->copies.push_back({part.data + spec.offset, spec.source, spec.bytes});
+    made->bytes += spec.bytes;
+    most_bytes = std::max<std::uint64_t>(most_bytes, spec.bytes);
+  }
+  made->driver_waits |= made->waits.size() > PutsAndSignals::kMostWaits;
+  // What the copy engine moves is followed by the driver's operations at less cost than by a
+  // kernel, and one copy, or one signal, alone is no more than that.
+  const bool by_engine =
+      made->bytes > kMostOfABlock && (made->copies.size() == 1 || most_bytes > kMostKernelBytes);
+  const bool waits = !made->waits.empty() && !made->driver_waits;
+  if (by_engine || (made->copies.size() + made->signals.size() < 2 && !waits) ||
+      made->signals.size() > PutsAndSignals::kMostSignals || made->waits.size() > kMostWaits ||
+      reason_against_kernels(specs).has_value()) {
+    return nullptr;
+  }
+  made->lanes = lanes_of_arguments(most_bytes, made->copies.size());
+  return made;
+}
+
+// Those that are too much for the one block.
+void StreamCalls::copy_all(std::span<const DeviceCopy> copies) {
+  for (const DeviceCopy& one : copies) {
+    if (copies_.size() == kMostDeviceCopies) submit_copies();
+    copies_.push_back(one);
+    // The stand-in has no kernel for copies.
+    if (!kernels_.has_value()) submit_copies();
+  }
+  submit_copies();
+}
+
+void StreamCalls::launch_batch(const StreamBatch& batch, std::span<const std::uint64_t> values,
+                               gpus::CuStream stream) {
+  begin(stream);
+  const CurrentContext current(gpu_.cuda(), gpu_.context());
+  std::span<const DeviceCopy> copies = batch.copies;
+  if (batch.bytes > kMostOfABlock || copies.size() > PutsAndSignals::kMostCopies) {
+    copy_all(copies);
+    copies = {};
+  }
+  PutsAndSignals call;
+  std::ranges::copy(copies, call.copies);
+  call.num_copies = static_cast<std::uint32_t>(copies.size());
+  call.num_signals = static_cast<std::uint32_t>(batch.signals.size());
+  call.lanes = batch.lanes;
+  OperationSpec rest;
+  rest.kind = OperationKind::kFlush;
+  Held& held = hold(rest);
+  held.others.assign(batch.windows.begin(), batch.windows.end());
+  // NOLINTBEGIN(performance-no-int-to-ptr): addresses of the GPU
+  const auto word = [](std::uint64_t address) { return reinterpret_cast<std::uint64_t*>(address); };
+  // NOLINTEND(performance-no-int-to-ptr)
+  for (std::size_t k = 0; k < batch.signals.size(); ++k) {
+    const OperationSpec& spec = batch.signals[k];
+    const Window& window = *spec.window;
+    call.signals[k] = {word(window.counter_on_gpu(spec.peer, window.rank(), spec.slot)),
+                       word(window.counter_in_host(spec.peer, window.rank(), spec.slot)),
+                       values[k]};
+  }
+  call.passed = word(on_device(held.line->passed));
+  call.number = held.number;
+  const std::span<const std::uint64_t> targets = values.subspan(batch.signals.size());
+  if (!batch.driver_waits) {
+    for (std::size_t k = 0; k < batch.waits.size(); ++k) {
+      Held& wait = hold_wait(batch.waits[k], targets[k]);
+      wait.began_number = held.number;
+      wait.passing = held.passing;
+      call.waits[call.num_waits++] = {word(wait.counter), wait.target,
+                                      word(on_device(wait.line->began))};
+    }
+  }
+  if (kernels_.has_value()) {
+    launch(*kernels_, gpu_, call, stream);
+  } else {
+    launch_on_host(kernel_on_host_, gpu_, call, stream);
+  }
+  if (batch.driver_waits) await(batch.waits, targets);
+  end_call();
+  submit();
+}
+
+StreamCalls::Held& StreamCalls::hold_wait(const OperationSpec& spec, std::uint64_t target) {
+  Held& held = hold(spec);
+  held.counter = spec.window->arrivals_on_gpu(spec.peer, spec.slot);
+  held.target = target;
+  held.began_number = held.number;
+  return held;
+}
+
+// The stream says once that it has passed them all: that takes it as long as a wait.
+void StreamCalls::await(std::span<const OperationSpec> waits,
+                        std::span<const std::uint64_t> targets) {
+  if (waits.empty()) return;
+  std::vector<Held*> all;
+  for (std::size_t k = 0; k < waits.size(); ++k) {
+    Held& held = *all.emplace_back(&hold_wait(waits[k], targets[k]));
+    write(on_device(held.line->began), held.number);
+    wait(held.counter, targets[k]);
+  }
+  const Held& last = *all.back();
+  write(on_device(last.line->passed), last.number);
+  for (Held* held : all) held->passing = last.passing;
+}
+
+// ---- graphs -------------------------------------------------------------------------------
 
 void StreamCalls::capture(const OperationSpec& spec, const rwDeviceWindow& device,
                           gpus::CuStream stream) {
@@ -328,7 +477,7 @@ bool StreamCalls::poll(const std::function<void(Operation&)>& start) {
   // The last first: a stream goes on while this looks, and what it passes later must not be seen
   // passed where what it passed before is not. A signal would overtake its put.
   for (auto it = held_.rbegin(); it != held_.rend(); ++it) {
-    it->passed = it->passed || look(it->line->passed) == it->number;
+    it->passed = it->passed || has_passed(*it);
   }
   for (auto it = held_.begin(); it != held_.end();) {
     Held& held = *it;
@@ -365,11 +514,6 @@ bool StreamCalls::busy(const Window& window) const {
   });
 }
 
-bool StreamCalls::watched() const noexcept {
-  return std::ranges::any_of(
-      held_, [](const Held& held) { return held.counter != 0 || held.carried != nullptr; });
-}
-
 bool StreamCalls::asks() const noexcept {
   return std::ranges::any_of(
       held_, [](const Held& held) { return held.carried != nullptr && !held.started; });
@@ -379,10 +523,12 @@ std::optional<Error> StreamCalls::overdue(std::chrono::nanoseconds limit,
                                           const std::function<bool(int)>& left) {
   const Clock::time_point now = Clock::now();
   for (Held& held : held_) {
-    if (held.counter == 0 || held.of_trigger || look(held.line->began) != held.number ||
-        look(held.line->passed) == held.number) {
+    if (held.counter == 0 || held.of_trigger || look(held.line->began) != held.began_number ||
+        has_passed(held)) {
       continue;
     }
+    // Several may have to come before the stream goes on: of which this one has.
+    if (held.spec.window->arrived(held.spec.peer, held.spec.slot) >= held.target) continue;
     if (!held.began.has_value()) held.began = now;
     const auto waited = now - *held.began;
     if (waited > kLeftGrace && left(held.spec.peer)) {

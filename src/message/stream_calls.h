@@ -5,6 +5,9 @@
 // carry the stream only triggers, by a write to a word in pinned memory, which the messenger polls;
 // where the stream must not go on before it is done, it waits for a second word.
 //
+// A prepared batch of puts, signals and waits is one kernel instead (puts_and_signals.h), which is
+// given the same values; its waits are watched over and ended as those of the driver.
+//
 // Each call ends with a write of its number to a word of its own: so it is known what streams still
 // hold. Each wait has one, too, and begins with another, so that its time limit counts from when
 // the stream came there. A wait that must end otherwise is satisfied by the largest value, again
@@ -25,6 +28,7 @@
 #include "message/device_batch.h"
 #include "message/device_kernels.h"
 #include "message/operation.h"
+#include "message/puts_and_signals.h"
 #include "transport/window/device/gpu.h"
 
 namespace ropewalk::message {
@@ -44,8 +48,10 @@ class StreamCalls {
   /// Whether a stream can read and write `address`: GPU memory, or pinned.
   [[nodiscard]] bool accessible(const void* address) const noexcept;
 
-  /// Has words for one more call. Else poll() until it is so.
-  [[nodiscard]] bool has_room() const noexcept { return free_.size() >= 2; }
+  /// Has words for one more call, or for `words`. Else poll() until it is so.
+  [[nodiscard]] bool has_room(std::size_t words = 2) const noexcept {
+    return free_.size() >= words;
+  }
   /// Streams hold so many calls that one more might stand still in the driver, whose queues are
   /// full at some 1,000 commands: then nobody would poll for what streams wait for.
   [[nodiscard]] bool is_far_ahead() const noexcept { return calls_ >= kMostCalls; }
@@ -61,6 +67,16 @@ class StreamCalls {
   /// A whole batch, `prepared` of `specs`. @pre kernels(); no link carries any of it
   void capture(const DeviceBatch& prepared, std::span<const OperationSpec> specs,
                transport::window::CuStream stream);
+
+  /// `specs` as one kernel and waits do them outside of graphs; null where they cannot: no kernels,
+  /// a link carries some of it, reason_against_kernels(), more signals or waits than fit, a source
+  /// on another GPU. Validated, by accessible(), too.
+  [[nodiscard]] std::shared_ptr<const StreamBatch> prepare(
+      std::span<const OperationSpec> specs) const;
+  /// `values` of its signals' counters, then of its waits'. @throws Error kCuda
+  /// @pre has_room(1 + batch.waits.size()); it is of this, and its windows are open
+  void launch_batch(const StreamBatch& batch, std::span<const std::uint64_t> values,
+                    transport::window::CuStream stream);
 
   /// The calls of one function of the API, in their order: begin(), add()..., finish().
   /// @throws Error kCuda
@@ -83,8 +99,6 @@ class StreamCalls {
   /// Something is in a stream.
   [[nodiscard]] bool busy() const noexcept { return !held_.empty(); }
   [[nodiscard]] bool busy(const Window& window) const;
-  /// Needs poll(): for triggers, and for waits that may have to end.
-  [[nodiscard]] bool watched() const noexcept;
   /// A stream may ask for a link at any time.
   [[nodiscard]] bool asks() const noexcept;
   /// The error of a wait that has lasted for `limit` (0: none), or whose peer `left`.
@@ -109,9 +123,14 @@ class StreamCalls {
   struct Held {
     Line* line = nullptr;
     std::uint64_t number = 0;
+    // Where the stream says, by the number, that it has passed: of those that it passes at once,
+    // the same word.
+    std::pair<const std::uint64_t*, std::uint64_t> passing;
     OperationSpec spec;
     std::vector<const Window*> others;  // besides that of `spec`, where it is the rest
     std::uint64_t counter = 0;          // of a wait, or a trigger's word
+    std::uint64_t target = 0;           // of a wait: what it waits for
+    std::uint64_t began_number = 0;     // of a wait: what the stream writes when it comes there
     bool of_trigger = false;            // which comes when the program pleases
     std::optional<std::chrono::steady_clock::time_point> began;
     std::unique_ptr<Operation> carried;
@@ -121,6 +140,13 @@ class StreamCalls {
   };
 
   Held& hold(const OperationSpec& spec);
+  [[nodiscard]] static bool has_passed(const Held& held) noexcept {
+    return look(*held.passing.first) == held.passing.second;
+  }
+  void end_call();
+  Held& hold_wait(const OperationSpec& spec, std::uint64_t target);
+  void await(std::span<const OperationSpec> waits, std::span<const std::uint64_t> targets);
+  void copy_all(std::span<const DeviceCopy> copies);
   void write(std::uint64_t address, std::uint64_t value);
   void wait(std::uint64_t address, std::uint64_t value);
   void copy(void* to, const void* from, std::size_t bytes);
@@ -132,6 +158,7 @@ class StreamCalls {
 
   transport::window::Gpu& gpu_;
   std::optional<LoadedKernels> kernels_;
+  void* kernel_on_host_ = nullptr;
   void* memory_ = nullptr;
   std::uint64_t shift_ = 0;  // from the host's to the GPU's address
   std::vector<Line*> free_;

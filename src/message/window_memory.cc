@@ -262,8 +262,10 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
     }
     made.reached_.resize(n);
     for (std::size_t r = 0; r < n && !made.failure_.has_value(); ++r) {
-      if (reach[r].local_rank < 0) continue;
       Part& part = made.parts_[r];
+      part.takes_turns =
+          reach[r].process != 0 && offers[r].device.gpu.bytes == spec.gpu->uuid().bytes;
+      if (reach[r].local_rank < 0) continue;
       if (!spec.mapped.empty()) {
         part.mapped = true;
         part.data = static_cast<std::byte*>(spec.mapped[r]);

@@ -56,6 +56,9 @@ struct Part {
   bool mapped = false;
   /// That rank reaches this rank's part by a link.
   bool served = false;
+  /// Of a window in GPU memory: that rank is another process on this rank's GPU, where the kernels
+  /// of processes take turns, so that one which waits takes the other's time.
+  bool takes_turns = false;
   /// Of a window in GPU memory, as this rank's GPU addresses them: the counters' home there, and
   /// `signals`. `data` is an address of that kind, too.
   SignalLine* device_signals = nullptr;

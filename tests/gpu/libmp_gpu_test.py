@@ -49,7 +49,19 @@ def stencil(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("form", ["stream", "kernel", "graph"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "stream",
+        "stream_batch",
+        "kernel",
+        "graph",
+        "synchronous",
+        "kernel --at-once 20",
+        "graph --at-once 20",
+        "stream_batch --at-once 20",
+    ],
+)
 def test_stencil(stencil: Path, form: str, ranks: int) -> None:
-    options = ["--form", form, "--width", "131", "--height", "77", "--iterations", "101"]
+    options = ["--form", *form.split(), "--width", "131", "--height", "77", "--iterations", "101"]
     assert run_ranks([str(stencil), *options], ranks)[0].strip().endswith(", right")

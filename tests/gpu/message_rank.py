@@ -158,6 +158,60 @@ def batches(comm: Communicator) -> None:
     window.close()
 
 
+def launches(comm: Communicator) -> None:
+    """Batches on a stream, of short and long pieces, with other data each time; by turns with the
+    host's calls, the stream's own, and a graph on another slot."""
+    for nbytes, pieces in ((8, 64), (1000, 10), (999, 150), (65_536, 10), (1 << 20, 3)):
+        slot_bytes = nbytes * pieces
+        window = comm.window(slot_bytes * comm.size, slots=4, device=torch.cuda.current_device())
+        source = torch.zeros(slot_bytes, dtype=torch.uint8, device="cuda")
+        batch, ready, again = window.batch(), window.batch(), window.batch()
+        for peer in range(comm.size):
+            for piece in range(pieces):
+                part = source[piece * nbytes : (piece + 1) * nbytes]
+                batch.put(part, peer, comm.rank * slot_bytes + piece * nbytes)
+            batch.signal(peer)
+            ready.signal(peer, 1)
+            again.signal(peer, 3)
+        for peer in range(comm.size):
+            batch.wait_signal(peer)
+            ready.wait_signal(peer, 1)
+            again.wait_signal(peer, 3)
+        stream = torch.cuda.Stream()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            again.launch(stream=stream)
+        seen = []
+        for turn in range(20):
+            with torch.cuda.stream(stream):
+                source.copy_(values(comm.rank, slot_bytes, turn))
+                batch.launch(stream=stream)
+                seen.append(part_of(window).clone())
+                if turn % 3 == 0:
+                    graph.replay()
+                ready.launch(stream=stream)
+            if turn % 4 == 0:
+                # All three use the same counters.
+                stream.synchronize()
+                for peer in range(comm.size):
+                    window.signal(peer, 1)
+                    window.signal(peer, 2, stream=stream)
+                for peer in range(comm.size):
+                    window.wait_signal(peer, 1, stream=stream)
+                    window.wait_signal(peer, 2)
+        stream.synchronize()
+        for turn, got in enumerate(seen):
+            expected = torch.cat([values(r, slot_bytes, turn) for r in range(comm.size)])
+            assert torch.equal(got, expected), (nbytes, turn)
+        for peer in range(comm.size):
+            assert window.signals(peer) == 20
+            assert window.signals(peer, 1) == 25
+        comm.check()
+        comm.barrier()
+        window.close()
+
+
 def lists(comm: Communicator) -> None:
     """Batches in graphs: to and from everybody, of short and long pieces, launched by turns."""
     for nbytes in (1000, 65_536, 1 << 20):
@@ -322,7 +376,7 @@ def deadline(comm: Communicator) -> None:
 PARTS: dict[str, Callable[[Communicator], None]] = {
     function.__name__: function
     for function in (
-        *(host, streams, queues, gets, batches, lists),
+        *(host, streams, queues, gets, batches, launches, lists),
         *(graphs, refused, until_lost, deadline),
     )
 }

@@ -59,14 +59,25 @@ def run_two(command: list[str], settings: list[dict[str, str]]) -> str:
 
 @pytest.mark.parametrize(
     "part",
-    ["host", "streams", "queues", "gets", "batches", "lists", "graphs", "refused", "deadline"],
+    [
+        "host",
+        "streams",
+        "queues",
+        "gets",
+        "batches",
+        "launches",
+        "lists",
+        "graphs",
+        "refused",
+        "deadline",
+    ],
 )
 def test_processes(part: str) -> None:
     run(part)
 
 
 @pytest.mark.parametrize(
-    "part", ["host", "streams", "queues", "gets", "batches", "lists", "graphs"]
+    "part", ["host", "streams", "queues", "gets", "batches", "launches", "lists", "graphs"]
 )
 def test_three_processes(part: str) -> None:
     run(part, 3)
@@ -74,7 +85,7 @@ def test_three_processes(part: str) -> None:
 
 @pytest.mark.parametrize("net", ["tcp", "shm"])
 @pytest.mark.parametrize(
-    "part", ["host", "streams", "queues", "gets", "batches", "lists", "graphs"]
+    "part", ["host", "streams", "queues", "gets", "batches", "launches", "lists", "graphs"]
 )
 def test_two_hosts(part: str, net: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RW_HOSTS", "2")
@@ -91,7 +102,7 @@ def test_kernels_streams_batches_and_graphs(hosts: int, net: str) -> None:
     said = run_two([str(BUILD / "tests" / "gpu_message_times"), str(4 << 20), "1"], settings)
     rows = [line.split() for line in said.splitlines()]
     ours = {"kernel", "blocks", "queue", "queues", "stream", "message", "chain"}
-    ours |= {"batch", "list", "lists", "graph"}
+    ours |= {"pair", "batch", "whole", "list", "lists", "graph"}
     limits = {"flags", "driver"} if hosts == 1 else set()
     assert {row[0] for row in rows} == ours | limits
     assert all(row[-1] == "0" for row in rows), said

@@ -29,6 +29,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -225,6 +226,11 @@ State*& the_state() {
   return made;
 }
 State& state() { return *the_state(); }
+
+std::atomic<int>& launches() {
+  static std::atomic<int> made{0};
+  return made;
+}
 
 thread_local std::vector<Context*> current;
 
@@ -824,6 +830,53 @@ EXPORT Result cuStreamBatchMemOp_v2(Stream* stream, unsigned count, StreamOperat
         }
       }
     }
+    return kOk;
+  });
+  return kOk;
+}
+// A kernel is a function of the host here, over a copy of the launch's one argument.
+using Find = void* (*)(const void* context, Pointer address, std::size_t bytes);
+struct HostKernel {
+  std::size_t argument_bytes;
+  void (*run)(void* argument, Find find, const void* context);
+};
+// Where threads of the host use what that context reaches. As on a GPU, a kernel that uses other
+// memory ends the program.
+static void* find_for_kernel(const void* context, Pointer address, std::size_t bytes) {
+  const std::lock_guard lock(state().mutex);
+  if (find_range(address) == nullptr) {
+    auto* const host = reinterpret_cast<void*>(address);
+    if (is_pinned(host, bytes)) return host;
+  } else {
+    std::size_t reached = bytes;
+    std::byte* const found = reach(address, reached, static_cast<const Context*>(context));
+    if (found != nullptr && reached == bytes) return found;
+  }
+  std::fprintf(stderr, "a kernel used %zu bytes at %#llx, which its GPU does not reach\n", bytes,
+               static_cast<unsigned long long>(address));
+  std::abort();
+}
+struct LaunchConfig {
+  unsigned sizes[7];
+  Stream* stream;
+};
+/// How many kernels were launched.
+EXPORT int stand_in_cuda_launches() { return launches().load(); }
+EXPORT Result cuLaunchKernelEx(const LaunchConfig* config, const HostKernel* kernel,
+                               void** arguments, void** /*extra*/) {
+  ENTER("cuLaunchKernelEx");
+  Stream* const stream = stream_of(config->stream);
+  if (stream == nullptr) return kInvalidHandle;
+  if (current_context() != stream->context) return kInvalidContext;
+  ++launches();
+  const auto* const first = static_cast<const std::byte*>(arguments[0]);
+  std::vector<std::byte> argument(first, first + kernel->argument_bytes);
+  const long delay_us = state().faults.delay_us;
+  const auto run = kernel->run;
+  const Context* const context = stream->context;
+  stream->add([argument = std::move(argument), run, context, delay_us]() mutable -> Result {
+    if (delay_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+    run(argument.data(), find_for_kernel, context);
     return kOk;
   });
   return kOk;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "message/device_kernels.h"
+#include "message/puts_and_signals.h"
 #include "ropewalk/device.cuh"
 
 namespace ropewalk::message {
@@ -93,6 +94,12 @@ __global__ void __launch_bounds__(kMessageThreads)
   device::launch(device::Block{}, batch);
 }
 
+__global__ void __launch_bounds__(kMessageThreads)
+    puts_and_signals_kernel(const __grid_constant__ PutsAndSignals call) {
+  begin_in_order();
+  put_and_signal(device::Block{}, call);
+}
+
 struct Grid {
   unsigned x;
   unsigned y;
@@ -153,7 +160,8 @@ std::optional<LoadedKernels> load_kernels(const transport::window::Gpu& gpu) {
   if (!load(call_kernel, loaded.call) || !load(copy_kernel, loaded.copy) ||
       !load(message_kernel<device::Warp>, loaded.message_of_warp) ||
       !load(message_kernel<device::Block>, loaded.message_of_block) ||
-      !load(batch_kernel, loaded.batch)) {
+      !load(batch_kernel, loaded.batch) ||
+      !load(puts_and_signals_kernel, loaded.puts_and_signals)) {
     return {};
   }
   loaded.overlaps = properties.major >= 9;
@@ -194,6 +202,14 @@ void launch(const LoadedKernels& kernels, const Gpu& gpu, const rwDeviceBatch& b
       std::max({batch.num_puts * batch.lanes, batch.num_signals, batch.num_waits, 1U});
   launch(gpu, kernels.batch, kernels.overlaps, {1, 1},
          std::min((most + 31) / 32 * 32, kMessageThreads), batch, stream,
+         "launching a kernel for a batch");
+}
+
+void launch(const LoadedKernels& kernels, const Gpu& gpu, const PutsAndSignals& call,
+            CuStream stream) {
+  const unsigned most = std::max({call.num_copies * call.lanes, call.num_signals, 1U});
+  launch(gpu, kernels.puts_and_signals, kernels.overlaps, {1, 1},
+         std::min((most + 31) / 32 * 32, kMessageThreads), call, stream,
          "launching a kernel for a batch");
 }
 
