@@ -44,9 +44,10 @@
  * (device.cuh). Graphs must not be launched any more when the window is freed.
  *
  * Streams wait by CUDA's memory operations, which hold no multiprocessor, but for waits of prepared
- * batches and captured ones, which kernels do. As CUDA warns, streams that wait for each other must not share one of its queues (CUDA_DEVICE_MAX_CONNECTIONS); and
- * taking and freeing GPU memory, which making and freeing a window does, waits for the process's
- * streams, those that wait for signals included.
+ * batches and captured ones, which kernels do. As CUDA warns, streams that wait for each other must
+ * not share one of its queues (CUDA_DEVICE_MAX_CONNECTIONS); and taking and freeing GPU memory,
+ * which making and freeing a window does, waits for the process's streams, those that wait for
+ * signals included.
  *
  * Errors of every call. rwInvalidArgument: a range beyond the peer's part, or a rank, slot or
  * count out of range; rwInvalidUsage: a window that was freed, or is in use; rwRemoteError where
