@@ -235,8 +235,8 @@ std::optional<ProcessRead> measure_process_read(Seconds budget) {
   constexpr std::size_t kLarge = std::size_t{8} << 20;
   // Half of the memory is read into a cache, the other half into memory.
   constexpr std::size_t kHalf = kFreshBytes / 2;
-  const Pages places(kHalf);
-  places.keep_from_children();
+  const Pages outputs(kHalf);
+  outputs.keep_from_children();
   const Pages destination(kLarge);
   const Pages source(kFreshBytes + kCacheBytes);  // the last that is written
   int ends[2];
@@ -283,7 +283,7 @@ std::optional<ProcessRead> measure_process_read(Seconds budget) {
     });
     result.moved_bytes_per_second =
         fresh_rate(kHalf, kFreshBytes, [&](std::size_t at, std::size_t bytes) {
-          read_piece(places.data() + at - kHalf, source.data() + at, bytes);
+          read_piece(outputs.data() + at - kHalf, source.data() + at, bytes);
         });
   }
   kill(child, SIGKILL);
