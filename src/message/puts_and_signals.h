@@ -15,10 +15,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "message/device_kernels.h"
-#include "message/operation.h"
 #include "ropewalk/device.cuh"
 
 namespace ropewalk::message {
@@ -95,17 +93,6 @@ RW_DEVICE_FUNCTION void put_and_signal(const Scope& scope, const PutsAndSignals&
   scope.sync();  // all have signalled, and waited
   if (scope.rank() == 0) store_release(call.passed, call.number);
 }
-
-/// What a batch is for this: made once, and launched any number of times.
-struct StreamBatch {
-  std::vector<Window*> windows;        ///< that it uses
-  std::vector<DeviceCopy> copies;      ///< which do not overlap
-  std::uint64_t bytes = 0;             ///< of all copies
-  std::uint32_t lanes = 1;             ///< as above
-  std::vector<OperationSpec> signals;  ///< one for each counter
-  std::vector<OperationSpec> waits;    ///< likewise; after all others
-  bool driver_waits = false;           ///< and not the kernel
-};
 
 /// Threads that share one of `num_copies` copies of `most_bytes` at most.
 std::uint32_t lanes_of_arguments(std::uint64_t most_bytes, std::size_t num_copies) noexcept;

@@ -29,6 +29,7 @@
 #include "message/device_kernels.h"
 #include "message/operation.h"
 #include "message/puts_and_signals.h"
+#include "message/stream_batch.h"
 #include "transport/window/device/gpu.h"
 
 namespace ropewalk::message {
