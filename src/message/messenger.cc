@@ -728,17 +728,17 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
     capture(specs, *streams, stream, batch);
     return;
   }
-  // Before any is counted.
-  for (const OperationSpec& spec : specs) {
-    if (spec.kind == OperationKind::kSignal || spec.kind == OperationKind::kWaitSignal) {
-      require_countable(spec);
-    }
-  }
   if (batch != nullptr && trigger == nullptr) {
     if (batch->on_stream_ == nullptr) batch->on_stream_ = streams->prepare(specs);
     if (batch->on_stream_ != nullptr) {
       launch_batch(*batch->on_stream_, *streams, stream);
       return;
+    }
+  }
+  // Before any is counted.
+  for (const OperationSpec& spec : specs) {
+    if (spec.kind == OperationKind::kSignal || spec.kind == OperationKind::kWaitSignal) {
+      require_countable(spec);
     }
   }
   await_streams([&] {

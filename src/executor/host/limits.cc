@@ -263,9 +263,8 @@ std::optional<ProcessRead> measure_process_read(Seconds budget) {
   const auto read_piece = [&](std::byte* to, std::byte* from, std::size_t bytes) {
     const iovec local{to, bytes};
     const iovec remote{from, bytes};
-    if (process_vm_readv(child, &local, 1, &remote, 1, 0) != static_cast<ssize_t>(bytes)) {
-      permitted = false;
-    }
+    permitted = permitted &&
+                process_vm_readv(child, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
   };
   const auto read_child = [&](std::size_t bytes) {
     read_piece(destination.data(), source.data(), bytes);
