@@ -5,16 +5,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 
 #include "core/testing/in_child.h"
 #include "core/testing/sanitizers.h"
 #include "core/testing/share.h"
 #include "netplugin/harness.h"
+#include "processes/shared_memory_names.h"
 #include "transport/window/sisci/testing/fabric.h"
 
 namespace ropewalk::netplugin::testing {
@@ -25,23 +26,10 @@ std::size_t mappings() {
   return static_cast<std::size_t>(std::count(std::istreambuf_iterator<char>(maps), {}, '\n'));
 }
 
-// Without those that tests beside this one have by libfabric, whose names begin with the number of
-// the process, or by PSM2.
-std::size_t shared_files_here() {
-  const std::string mine = std::to_string(getpid()) + ":";
-  std::size_t number = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    const std::string name = entry.path().filename().string();
-    const bool numbered = std::isdigit(static_cast<unsigned char>(name.front())) != 0;
-    if ((!numbered || name.starts_with(mine)) && !name.starts_with("psm")) ++number;
-  }
-  return number;
-}
-
 struct Holdings {
   std::size_t descriptors = count_entries("/proc/self/fd");
   std::size_t threads = count_entries("/proc/self/task");
-  std::size_t shared_files = shared_files_here();
+  std::set<std::string> shared_memory = ropewalk::testing::shared_memory_names();
   std::size_t maps = mappings();
   std::size_t heap = mallinfo2().uordblks;
 };
@@ -63,7 +51,8 @@ TEST_F(PluginTest, AThousandConnectionsLeaveNothing) {
     const Holdings after;
     EXPECT_EQ(after.descriptors, before.descriptors);
     EXPECT_EQ(after.threads, before.threads);
-    EXPECT_EQ(after.shared_files, before.shared_files);
+    EXPECT_EQ(ropewalk::testing::new_shared_memory_names(before.shared_memory),
+              std::set<std::string>{});
     EXPECT_LE(after.maps, before.maps + 2);
     EXPECT_LE(after.heap, before.heap + (64 << 10));
   }

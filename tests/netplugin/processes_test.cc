@@ -4,9 +4,12 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <set>
+#include <string>
 
 #include "core/testing/child_process.h"
 #include "netplugin/harness.h"
+#include "processes/shared_memory_names.h"
 
 namespace ropewalk::netplugin::testing {
 namespace {
@@ -112,7 +115,7 @@ void expect_loss(Net& net, void* comm, bool sends) {
 TEST_P(TwoProcesses, LoseTheReceiver) {
   for (const int messages : {-1, 0, 3}) {  // -1: before it accepts
     SCOPED_TRACE(messages);
-    const std::size_t shared_before = count_entries("/dev/shm");
+    const std::set<std::string> before = ropewalk::testing::shared_memory_names();
     Child child([&](int socket) {
       Net net(library_.api(GetParam().version));
       HandleBytes mine;
@@ -134,7 +137,7 @@ TEST_P(TwoProcesses, LoseTheReceiver) {
     read_all(child.socket(), &x, 1);
     child.kill();
     expect_loss(net, sender, true);
-    EXPECT_EQ(count_entries("/dev/shm"), shared_before);
+    EXPECT_EQ(ropewalk::testing::new_shared_memory_names(before), std::set<std::string>{});
   }
 }
 
