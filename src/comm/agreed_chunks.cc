@@ -54,8 +54,8 @@ std::optional<ChunkRange> chunk_range(const CollectiveCall& call, const Extent& 
   return range;
 }
 
-ChunkShape::ChunkShape(std::string algorithm, const ChunkRange& range, bool decides)
-    : algorithm_(std::move(algorithm)), range_(range), now_(range.start) {
+ChunkShape::ChunkShape(const tune::Choice& choice, const ChunkRange& range, bool decides)
+    : algorithm_(choice.algorithm), range_(range), now_(range.start) {
   if (!decides) return;
   controller_.emplace(range.start, range.least, range.most);
   if (range.period_calls > 0) periods_.emplace(range.period_calls);

@@ -59,7 +59,7 @@ struct ChunkReport {
 /// Threads: one at a time.
 class ChunkShape {
  public:
-  ChunkShape(std::string algorithm, const ChunkRange& range, bool decides);
+  ChunkShape(const tune::Choice& choice, const ChunkRange& range, bool decides);
   /// A call begins, `seconds` after some fixed time. Before the functions below are asked.
   void begins(double seconds, int rank);
   /// The chunk of the call that begins now.
@@ -73,8 +73,8 @@ class ChunkShape {
   void completed(std::uint8_t note, double seconds, int rank);
   [[nodiscard]] ChunkReport report() const noexcept;
   /// For CallShapes.
-  [[nodiscard]] bool serves(const std::string& algorithm, const ChunkRange& range) const {
-    return algorithm_ == algorithm && range_ == range;
+  [[nodiscard]] bool serves(const tune::Choice& choice, const ChunkRange& range) const {
+    return algorithm_ == choice.algorithm && range_ == range;
   }
 
  private:

@@ -34,13 +34,16 @@ tune::Choice chosen(const std::string& algorithm, Collective collective, int ran
   choice.address_bytes = 32768;
   choice.address_chunk_bytes = std::size_t{1} << 20U;
   choice.schedule = schedule::CheckedSchedules().get(algorithm, {collective, ranks, 0, 1});
-  if (other) choice.other = tune::CopyForm{16384, ~std::size_t{0}, 0};
+  if (!other) return choice;
+  choice.other = tune::CopyForm{16384, ~std::size_t{0}, 0};
+  choice.others.push_back(std::make_shared<const tune::Choice>(tune::with_other_form(choice)));
   return choice;
 }
 
 std::optional<FormTrial> trial_of(const CollectiveCall& call, const std::string& algorithm,
                                   int ranks) {
-  return form_trial(call, extent_of(call, 0, ranks), chosen(algorithm, call.collective, ranks));
+  return form_trial(call, extent_of(call, 0, ranks), chosen(algorithm, call.collective, ranks),
+                    false);
 }
 
 constexpr std::size_t kBytes = std::size_t{1} << 20U;
@@ -66,14 +69,34 @@ TEST(FormTrial, ARankThatAllHearDecides) {
 TEST(FormTrial, NotOfCallsWithOneFormNorOfTheLongest) {
   const CollectiveCall call = call_of(Collective::kAllReduce, kBytes);
   const Extent extent = extent_of(call, 0, 2);
-  EXPECT_FALSE(form_trial(call, extent, chosen("two_shot", call.collective, 2, false)).has_value());
+  const auto has_trial = [&](const CollectiveCall& of, const tune::Choice& choice) {
+    return form_trial(of, extent, choice, false).has_value();
+  };
+  EXPECT_FALSE(has_trial(call, chosen("two_shot", call.collective, 2, false)));
   EXPECT_FALSE(trial_of(call_of(Collective::kAllReduce, 64 * kBytes), "two_shot", 2).has_value());
   tune::Choice given = chosen("two_shot", call.collective, 2);
   given.algorithm = tune::kGivenSchedule;
-  EXPECT_FALSE(form_trial(call, extent, given).has_value());
+  EXPECT_FALSE(has_trial(call, given));
   CollectiveCall barrier = call;
   barrier.carried = CarriedType::kNothing;
-  EXPECT_FALSE(form_trial(barrier, extent, chosen("two_shot", call.collective, 2)).has_value());
+  EXPECT_FALSE(has_trial(barrier, chosen("two_shot", call.collective, 2)));
+  EXPECT_TRUE(has_trial(call, chosen("two_shot", call.collective, 2)));
+}
+
+// Only schedules that lead the decider's note to all ranks are tried.
+TEST(FormTrial, OtherAlgorithmsWithTheSameDecider) {
+  const CollectiveCall call = call_of(Collective::kGather, kBytes);
+  tune::Choice choice = chosen("chain", call.collective, 3);
+  for (const char* algorithm : {"direct", "chain"}) {
+    choice.others.push_back(
+        std::make_shared<const tune::Choice>(chosen(algorithm, call.collective, 3, false)));
+  }
+  const auto trial = form_trial(call, extent_of(call, 0, 3), choice, false);
+  ASSERT_TRUE(trial.has_value());
+  EXPECT_EQ(trial->others, 0b101U);
+  EXPECT_EQ(trial->forms(), 3);
+  EXPECT_EQ(choice_of(choice, *trial, 1), choice.others[0]);
+  EXPECT_EQ(choice_of(choice, *trial, 2), choice.others[2]);
 }
 
 TEST(FormTrial, TheOtherFormIsAChoiceOfItsOwn) {
@@ -141,7 +164,7 @@ class Forms : public ::testing::TestWithParam<FormTrial> {};
 // form of the data before.
 TEST_P(Forms, FollowTheTimesAndTheData) {
   Ranks ranks(3, GetParam());
-  const int many = std::max(1, GetParam().period_calls);
+  const int many = std::max({1, GetParam().period_calls, GetParam().together});
   for (int n = 0; n < 30 * many; ++n) ranks.call(true, kSlotsAreFaster);
   EXPECT_EQ(ranks.call(true, kSlotsAreFaster), 1);
   for (int n = 0; n < 30 * many; ++n) ranks.call(false, kAddressIsFaster);
@@ -153,7 +176,7 @@ TEST_P(Forms, FollowTheTimesAndTheData) {
     EXPECT_EQ(ranks.call(false, kAddressIsFaster), 0);
   }
   const FormReport deciding = ranks.report(GetParam().decider);
-  EXPECT_TRUE(deciding.adapts && deciding.decides && !deciding.other);
+  EXPECT_TRUE(deciding.adapts && deciding.decides && deciding.form == 0);
   EXPECT_TRUE(deciding.settled[0] && deciding.settled[1]);
   EXPECT_NEAR(deciding.gain[0], 2, 1e-6);
   EXPECT_NEAR(deciding.gain[1], 1.5, 1e-6);
@@ -161,13 +184,39 @@ TEST_P(Forms, FollowTheTimesAndTheData) {
   EXPECT_TRUE(following.adapts && !following.decides && !following.settled[0]);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Forms, ::testing::Values(FormTrial{0, 0, 4}, FormTrial{1, 4, 2}),
+INSTANTIATE_TEST_SUITE_P(All, Forms,
+                         ::testing::Values(FormTrial{0, 0, 1, 4}, FormTrial{1, 4, 1, 2},
+                                           FormTrial{0, 0, 8, 2}),
                          [](const auto& trial) {
-                           return trial.param.period_calls == 0 ? "by_calls" : "by_periods";
+                           return trial.param.period_calls > 0 ? "by_periods"
+                                  : trial.param.together > 1   ? "by_means"
+                                                               : "by_calls";
                          });
 
+// Where ranks share processors a form that is fast now and then is none that is fast.
+TEST(AgreedForms, OfRanksThatShareProcessorsTheMeanCounts) {
+  const CollectiveCall call = call_of(Collective::kAllReduce, kBytes / 4);
+  const tune::Choice choice = chosen("two_shot", call.collective, 2);
+  const auto trial = form_trial(call, extent_of(call, 0, 2), choice, true);
+  ASSERT_TRUE(trial.has_value());
+  EXPECT_GT(trial->together, 1);
+  EXPECT_EQ(form_trial(call, extent_of(call, 0, 2), choice, false)->together, 1);
+  AgreedForms::Shape shape(choice, *trial, true);
+  std::array<int, 2> made{};
+  for (int n = 0; n < 500; ++n) {
+    const int form = shape.form();
+    ++made[static_cast<std::size_t>(form)];
+    const std::uint8_t note = shape.begins(n, true, 0);
+    // On average 1.0 and 1.3.
+    shape.completed(note, form == 0 ? 1.0 : n % 3 == 0 ? 0.1 : 1.9, 0);
+  }
+  EXPECT_EQ(shape.form(), 0);
+  EXPECT_GT(made[1], 8);
+  EXPECT_LE(made[1], 40);
+}
+
 TEST(AgreedForms, ACallWithoutANoteIsADefect) {
-  AgreedForms::Shape shape("two_shot", {}, false);
+  AgreedForms::Shape shape(chosen("two_shot", Collective::kAllReduce, 2), {}, false);
   EXPECT_THROW(shape.completed(0, 1e-5, 1), Error);
 }
 

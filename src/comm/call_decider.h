@@ -43,7 +43,7 @@ std::size_t largest_bytes(const CollectiveCall& call, const Extent& extent, int 
 /// What is known of each shape of call of a communicator: of calls of one operation, size in bytes
 /// and root, whatever the type.
 ///
-/// A `Shape` is made of an algorithm, the terms on which ranks agree, and whether this rank decides
+/// A `Shape` is made of a choice, the terms on which ranks agree, and whether this rank decides
 /// (Terms::decider); serves() says whether it was made of the same.
 ///
 /// Threads: one at a time.
@@ -60,10 +60,10 @@ class CallShapes {
             const Terms& terms) {
     const Key key = key_of(call, extent);
     const auto found = shapes_.find(key);
-    if (found != shapes_.end() && found->second.serves(choice.algorithm, terms)) {
+    if (found != shapes_.end() && found->second.serves(choice, terms)) {
       return &found->second;
     }
-    Shape fresh(choice.algorithm, terms, rank_ == terms.decider);
+    Shape fresh(choice, terms, rank_ == terms.decider);
     if (found != shapes_.end()) {
       found->second = std::move(fresh);
       return &found->second;

@@ -217,6 +217,7 @@ void Communicator::connect() {
   options.max_channels = point_to_point_channel_;
   options.lag_slots = facts_.lag_slots;
   options.check_tags = check_calls_;
+  options.crowded = facts_.ranks_per_processor > 1;
   // Notes on chunks travel with the tags.
   if (check_calls_ && config_.flag(Setting::kAdaptChunks)) {
     options.tuned_slot_bytes = host_info.shape.slot_bytes;

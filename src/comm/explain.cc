@@ -47,17 +47,28 @@ json chunks(const Communicator::Explained& explained) {
           {"gain", report.settled ? json(report.gain) : json()}};
 }
 
-// Whether calls go by address or through slots, where what they take decides; else null.
+// The forms that calls try, where what they take decides; else null.
 json copies(const Communicator::Explained& explained) {
   if (!explained.forms.has_value() || !explained.forms->adapts) return nullptr;
   const FormReport& report = *explained.forms;
-  const bool chosen_by_address = explained.choice.address_chunk_bytes > 0;
+  const tune::Choice& chosen = explained.choice;
+  const auto form_of = [&](int form) -> const tune::Choice& {
+    return form == 0 ? chosen : *choice_of(chosen, report.trial, form);
+  };
+  const auto by_address = [](const tune::Choice& choice) { return choice.address_chunk_bytes > 0; };
+  json forms = json::array();
+  for (int form = 0; form < report.trial.forms(); ++form) {
+    forms.push_back(
+        {{"algorithm", form_of(form).algorithm}, {"by_address", by_address(form_of(form))}});
+  }
   const auto trial = [&](std::size_t data) -> json {
     if (!report.decides) return nullptr;
     return {{"settled", report.settled[data]}, {"gain", report.gain[data]}};
   };
-  return {{"by_address", chosen_by_address != report.other},
-          {"chosen_by_address", chosen_by_address},
+  return {{"algorithm", form_of(report.form).algorithm},
+          {"by_address", by_address(form_of(report.form))},
+          {"chosen_by_address", by_address(chosen)},
+          {"forms", std::move(forms)},
           {"decides", report.decides},
           {"data_in_caches", trial(0)},
           {"data_from_memory", trial(1)}};

@@ -21,22 +21,44 @@ double seconds_of(std::chrono::steady_clock::time_point time) {
 std::unique_ptr<PreparedCall> HostExecutor::prepare(const CollectiveCall& call,
                                                     const Extent& extent,
                                                     std::shared_ptr<const tune::Choice> choice) {
-  Prepared& prepared = collectives_[choice->schedule.get()];
+  PreparedCollective& collective = collective_of(*choice);
+  auto prepared = std::make_unique<HostCall>(call, extent, std::move(choice), collective);
+  const bool by_address = goes_by_address(call, collective);
+  if (options_.tuned_slot_bytes > 0) {
+    prepared->chunks_ =
+        chunk_range(call, extent, prepared->choice(), by_address, options_.tuned_slot_bytes);
+  }
+  if (by_address) prepared->trial_ = form_trial(call, extent, prepared->choice(), options_.crowded);
+  if (prepared->trial_.has_value()) {
+    prepared->others_.resize(static_cast<std::size_t>(prepared->trial_->forms() - 1));
+  }
+  return prepared;
+}
+
+PreparedCollective& HostExecutor::collective_of(const tune::Choice& choice) {
+  Prepared& prepared = collectives_[choice.schedule.get()];
   if (prepared.collective == nullptr) {
-    prepared.given = choice->algorithm == tune::kGivenSchedule;
+    prepared.given = choice.algorithm == tune::kGivenSchedule;
     prepared.collective = std::make_unique<PreparedCollective>(
-        choice->schedule, options_.rank, prepared.given ? nullptr : choice->routed.get(),
+        choice.schedule, options_.rank, prepared.given ? nullptr : choice.routed.get(),
         options_.lag_slots);
   }
-  std::optional<ChunkRange> chunks;
-  if (options_.tuned_slot_bytes > 0) {
-    chunks = chunk_range(call, extent, *choice, goes_by_address(call, *prepared.collective),
-                         options_.tuned_slot_bytes);
+  return *prepared.collective;
+}
+
+HostCall& HostExecutor::in_form(HostCall& prepared, const CollectiveCall& call) {
+  if (!prepared.trial().has_value()) return prepared;
+  const FormTrial& trial = *prepared.trial();
+  const AgreedForms::Shape* shape = forms_.of(call, prepared.extent(), prepared.choice(), trial);
+  if (shape == nullptr || shape->form() == 0) return prepared;
+  std::unique_ptr<HostCall>& other = prepared.others_[static_cast<std::size_t>(shape->form() - 1)];
+  if (other == nullptr) {
+    const std::shared_ptr<const tune::Choice> choice =
+        choice_of(prepared.choice(), trial, shape->form());
+    other = std::make_unique<HostCall>(call, prepared.extent(), choice, collective_of(*choice));
+    other->chosen_ = &prepared;
   }
-  std::optional<FormTrial> trial;
-  if (goes_by_address(call, *prepared.collective)) trial = form_trial(call, extent, *choice);
-  return std::make_unique<HostCall>(call, extent, std::move(choice), *prepared.collective, chunks,
-                                    trial);
+  return *other;
 }
 
 bool HostExecutor::goes_by_address(const CollectiveCall& call,
@@ -59,6 +81,7 @@ FormReport HostExecutor::forms_of(const HostCall& prepared, const CollectiveCall
   if (!prepared.trial().has_value()) return report;
   if (const auto tried = forms_.report(call, prepared.extent())) return *tried;
   report.adapts = true;
+  report.trial = *prepared.trial();
   report.decides = options_.rank == prepared.trial()->decider;
   return report;
 }
@@ -67,7 +90,7 @@ void HostExecutor::arm(const HostCall& prepared, const CollectiveCall& call, boo
                        const executor::CallTag& tag) {
   team_.history().record(tag);
   extent_ = prepared.extent();
-  if (prepared.trial().has_value()) [[unlikely]] {
+  if (prepared.as_chosen().trial().has_value()) [[unlikely]] {
     arm_form(prepared, call, in_place, tag);
     return;
   }
@@ -97,12 +120,10 @@ void HostExecutor::arm_chunks(const HostCall& prepared, const CollectiveCall& ca
 
 void HostExecutor::arm_form(const HostCall& prepared, const CollectiveCall& call, bool in_place,
                             const executor::CallTag& tag) {
-  AgreedForms::Shape* shape =
-      forms_.of(call, prepared.extent(), prepared.choice(), *prepared.trial());
+  const HostCall& chosen = prepared.as_chosen();
+  AgreedForms::Shape* shape = forms_.of(call, chosen.extent(), chosen.choice(), *chosen.trial());
   PreparedCollective& collective = prepared.collective();
-  const bool other = shape != nullptr && shape->form() == 1;
-  collective.arm(call, in_place, tag, other ? prepared.other_choice() : prepared.choice(),
-                 options_.num_ranks, options_.check_tags);
+  collective.arm(call, in_place, tag, prepared.choice(), options_.num_ranks, options_.check_tags);
   executor::Call& armed = collective.call();
   note_buffers(armed);
   if (shape == nullptr) return;

@@ -21,14 +21,8 @@ namespace ropewalk::comm {
 class HostCall final : public PreparedCall {
  public:
   HostCall(const CollectiveCall& call, const Extent& extent,
-           std::shared_ptr<const tune::Choice> choice, PreparedCollective& collective,
-           std::optional<ChunkRange> chunks, std::optional<FormTrial> trial)
-      : PreparedCall(call, extent, std::move(choice)),
-        collective_(collective),
-        chunks_(chunks),
-        trial_(trial) {
-    if (trial.has_value()) other_ = tune::with_other_form(this->choice());
-  }
+           std::shared_ptr<const tune::Choice> choice, PreparedCollective& collective)
+      : PreparedCall(call, extent, std::move(choice)), collective_(collective) {}
   [[nodiscard]] std::vector<SentBytes> sent_bytes() const override {
     return collective_.sent_bytes(shape());
   }
@@ -41,16 +35,20 @@ class HostCall final : public PreparedCall {
   [[nodiscard]] std::optional<Recorded>& recorded() noexcept { return recorded_; }
   /// Where its chunks are tuned.
   [[nodiscard]] const std::optional<ChunkRange>& chunks() const noexcept { return chunks_; }
-  /// Where it tries its other form; not if its chunks are tuned.
+  /// Where it tries forms; not if its chunks are tuned.
   [[nodiscard]] const std::optional<FormTrial>& trial() const noexcept { return trial_; }
-  /// With its other form. @pre trial()
-  [[nodiscard]] const tune::Choice& other_choice() const noexcept { return other_; }
+  /// The call in the form that was chosen, which may be this one.
+  [[nodiscard]] const HostCall& as_chosen() const noexcept { return chosen_ ? *chosen_ : *this; }
 
  private:
+  friend class HostExecutor;
+
   PreparedCollective& collective_;
   std::optional<ChunkRange> chunks_;
-  std::optional<FormTrial> trial_;
-  tune::Choice other_;
+  std::optional<FormTrial> trial_;  // in the chosen form alone
+  // Its other forms, made when they are first tried, by form less one; and the way back.
+  std::vector<std::unique_ptr<HostCall>> others_;
+  const HostCall* chosen_ = nullptr;
   std::optional<Recorded> recorded_;
 };
 
@@ -62,6 +60,7 @@ class HostExecutor final : public Executor {
     int max_channels = 1;
     std::uint32_t lag_slots = 0;  ///< as PreparedCollective's
     bool check_tags = true;
+    bool crowded = false;  ///< ranks share processors
     /// Largest chunk that is staged where the chunks of long calls are tuned; 0: none are tuned.
     std::size_t tuned_slot_bytes = 0;
   };
@@ -75,6 +74,9 @@ class HostExecutor final : public Executor {
 
   std::unique_ptr<PreparedCall> prepare(const CollectiveCall& call, const Extent& extent,
                                         std::shared_ptr<const tune::Choice> choice) override;
+  /// The call in the form that the next one has: it, or one that lives as long.
+  /// @param prepared  prepare() made it for `call`
+  HostCall& in_form(HostCall& prepared, const CollectiveCall& call);
   /// Its links must be connected, by PreparedCollective::connect().
   bool run(PreparedCall& prepared, const CollectiveCall& call, bool in_place,
            const executor::CallTag& tag, DeviceStream stream) override;
@@ -104,6 +106,7 @@ class HostExecutor final : public Executor {
   [[nodiscard]] int max_channels() const noexcept override { return options_.max_channels; }
 
   /// Sets the call's strands to its start, and notes its tag. @pre the links are connected
+  /// @param prepared  in_form() gave it
   void arm(const HostCall& prepared, const CollectiveCall& call, bool in_place,
            const executor::CallTag& tag);
   /// The call that was armed last is over. For every call that arm() was for.
@@ -127,6 +130,7 @@ class HostExecutor final : public Executor {
   void arm_form(const HostCall& prepared, const CollectiveCall& call, bool in_place,
                 const executor::CallTag& tag);
   void completed_tuned();
+  PreparedCollective& collective_of(const tune::Choice& choice);
   [[nodiscard]] bool goes_by_address(const CollectiveCall& call,
                                      const PreparedCollective& collective) const;
 

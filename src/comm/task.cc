@@ -9,12 +9,12 @@ namespace ropewalk::comm {
 
 bool CollectiveTask::begin() {
   if (armed_) return true;
-  HostCall& call = comm_.host_call(call_, number_);
+  HostExecutor& executor = comm_.host_executor();
+  HostCall& call = executor.in_form(comm_.host_call(call_, number_), call_);
   prepared_ = &call.collective();
   record_label(comm_.label_of(call));
   if (!prepared_->connect(comm_.links())) return false;
   comm_.forget_last();
-  HostExecutor& executor = comm_.host_executor();
   executor.arm(call, call_, in_place_, tag_);
   armed_here_ = true;
   if (const std::size_t chunk = executor.tuned_chunk_bytes(); chunk > 0) record_chunk(chunk);

@@ -1,15 +1,14 @@
-// Which of two forms calls of one shape should have, by the times that they take while they are
-// called again and again: the one that the cost model chose, or the other one (Choice::other).
+// Which of several forms calls of one shape should have, by the times that they take while they are
+// called again and again: the one that the cost model chose, or one of the others (Choice::others).
 //
-// The forms are tried in turn, some calls each, and once more if the other one seems faster. Each
-// is judged by the least time of its calls, since ranks that come late only ever make a call
-// longer. The other form must be faster by more than noise. The trial is repeated when calls take
-// much longer than they did, and now and then: a hypervisor may have moved the cores, or the
-// program has other data.
+// The forms are tried in turn, some calls each; if one seems faster than the one at work, these two
+// once more. Each is judged by the least time of its calls, since ranks that come late only ever
+// make a call longer. What was not chosen must be faster by more than noise. The trial is repeated
+// when calls take much longer than they did, and now and then: a hypervisor may have moved the
+// cores, or the program has other data.
 #pragma once
 
-#include <array>
-#include <cstdint>
+#include <vector>
 
 namespace ropewalk::tune {
 
@@ -20,18 +19,18 @@ class FormController {
  public:
   /// @param samples  by which a form is judged, in each of its turns; at least 1
   /// @param pause    calls after the first trial until the next one
-  explicit FormController(int samples = kSamples, int pause = kPause)
-      : samples_(samples), pause_(pause) {}
+  /// @param forms    that there are; at least 2
+  explicit FormController(int samples = kSamples, int pause = kPause, int forms = 2);
 
-  /// A call of form 0 (the chosen one) or 1 (the other one) took so long. Calls of another form
-  /// than the wanted one say nothing: one call is always in flight when the next one is decided.
+  /// A call of a form took so long: 0 is the chosen one. Calls of another form than the wanted one
+  /// say nothing: one call is always in flight when the next one is decided.
   void measured(int form, double seconds);
 
   /// The form that calls should have.
   [[nodiscard]] int wanted() const noexcept { return wanted_; }
   [[nodiscard]] bool settled() const noexcept { return settled_; }
-  /// The time of the form that is not wanted, in the last trial, over that of the wanted one; 1
-  /// before it has settled.
+  /// The time of the best form that is not wanted, in the last trial, over that of the wanted one;
+  /// 1 before it has settled.
   [[nodiscard]] double gain() const noexcept { return gain_; }
 
   static constexpr int kSamples = 4;
@@ -45,19 +44,27 @@ class FormController {
 
  private:
   void tried(double seconds);
+  void next_turn();
   void take_turn(int form);
   void settle();
   void watch(double seconds);
-  void try_again();
+  void begin_trial();
+  [[nodiscard]] double least(int form) const { return least_[static_cast<std::size_t>(form)]; }
+  // The form with the least time; the chosen one unless another one is faster by more than noise.
+  [[nodiscard]] int best() const;
+  // The least time of all forms but one.
+  [[nodiscard]] double least_but(int form) const;
 
   int samples_;
   int wanted_ = 0;
+  int at_work_ = 0;  // when this trial began
   bool settled_ = false;
   double gain_ = 1;
-  std::array<double, 2> least_{};  // of this trial, in seconds; 0: not tried
-  int turn_ = 0;                   // of this trial
+  std::vector<double> least_;  // by form, in this trial, in seconds; 0: not tried
+  std::vector<int> turns_;  // forms that are still to have a turn in this trial, the next one last
   int unjudged_ = kUnjudged;
-  int taken_ = 0;  // samples of this turn
+  int taken_ = 0;       // samples of this turn
+  bool again_ = false;  // the best two have another turn
   double settled_seconds_ = 0;
   int calls_ = 0;  // since the trial
   int pause_;

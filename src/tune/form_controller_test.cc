@@ -2,18 +2,18 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <random>
+#include <vector>
 
 namespace ropewalk::tune {
 namespace {
 
-// Calls of two forms, which take `seconds` and, each, up to `noise` of that more.
+// Calls of forms that take `seconds` and, each, up to `noise` of that more.
 struct Calls {
-  std::array<double, 2> seconds;
+  std::vector<double> seconds;
   double noise = 0;
   std::minstd_rand dice{1};
-  std::array<int, 2> made{};
+  std::vector<int> made = std::vector<int>(seconds.size());
 
   void make(FormController& controller, int many) {
     for (int i = 0; i < many; ++i) {
@@ -90,6 +90,41 @@ TEST(FormController, TriesAgainNowAndThen) {
   calls.make(controller, FormController::kPause + 20);
   EXPECT_EQ(controller.wanted(), 1);
   EXPECT_TRUE(controller.settled());
+}
+
+// The best of several, wherever it stands, among late ranks; what is far slower takes two calls.
+TEST(FormController, TakesTheFastestOfSeveral) {
+  for (int fastest = 0; fastest < 5; ++fastest) {
+    FormController controller(4, FormController::kPause, 5);
+    Calls calls{{1, 1.2, 0.95, 3, 4}, 0.02};
+    calls.seconds[static_cast<std::size_t>(fastest)] = 0.5;
+    calls.make(controller, 60);
+    EXPECT_TRUE(controller.settled());
+    EXPECT_EQ(controller.wanted(), fastest);
+    EXPECT_NEAR(controller.gain(), fastest == 2 ? 2 : 1.9, 0.1);
+    for (const int hopeless : {3, 4}) {
+      if (hopeless != fastest) EXPECT_LE(calls.made[static_cast<std::size_t>(hopeless)], 3);
+    }
+    // And when another one has become it.
+    std::swap(calls.seconds[static_cast<std::size_t>(fastest)],
+              calls.seconds[static_cast<std::size_t>((fastest + 1) % 5)]);
+    calls.seconds[static_cast<std::size_t>(fastest)] += 2;
+    calls.make(controller, 2 * FormController::kWatched + 60);
+    EXPECT_EQ(controller.wanted(), (fastest + 1) % 5);
+  }
+}
+
+// Noise that favours each of many equals now and then makes no difference to speak of.
+TEST(FormController, OfManyEqualOnesTheChosenStays) {
+  int changed = 0;
+  for (unsigned seed = 1; seed <= 100; ++seed) {
+    FormController controller(4, FormController::kPause, 5);
+    Calls calls{{1, 1, 1, 1, 1}, 0.03, std::minstd_rand{seed}};
+    calls.make(controller, 60);
+    EXPECT_TRUE(controller.settled());
+    changed += controller.wanted() == 0 ? 0 : 1;
+  }
+  EXPECT_EQ(changed, 0);
 }
 
 TEST(FormController, TrialsCostLittle) {

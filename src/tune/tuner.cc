@@ -11,6 +11,17 @@
 #include "tune/host_pricing.h"
 
 namespace ropewalk::tune {
+namespace {
+
+// Other algorithms that calls may try, at most; and the price up to which they may, over that of
+// the chosen one. Each takes some calls of every trial. Sixteen cores of a Xeon: what was chosen
+// for broadcasts and all-gathers took up to 1.3 of the time of the best of these.
+constexpr std::size_t kMostOthers = 2;
+constexpr double kWorthTrying = 1.3;
+// Algorithms differ in the links that they make.
+constexpr int kMostRanksOfOthers = 64;
+
+}  // namespace
 
 Tuner::Tuner(Candidates candidates, std::unique_ptr<Pricing> pricing)
     : candidates_(std::move(candidates)), pricing_(std::move(pricing)) {}
@@ -38,7 +49,9 @@ std::shared_ptr<const Choice> Tuner::for_bucket(Collective collective, int root,
   if (entry == nullptr) {
     // Most sizes are powers of two.
     const std::size_t least = std::bit_floor(unit_bytes);
-    entry = std::make_shared<const Choice>(cheapest(collective, root, least));
+    Choice choice = cheapest(collective, root, least);
+    add_others(choice, collective, root, least);
+    entry = std::make_shared<const Choice>(std::move(choice));
     log::info(log::kTuning, "{} of {} to {} bytes in a unit, {} ranks: {}, {:.4g} us predicted",
               name(collective), least, least == 0 ? 0 : 2 * (least - 1) + 1,
               candidates_.facts().num_ranks, entry->algorithm, entry->predicted_seconds * 1e6);
@@ -74,6 +87,46 @@ Choice Tuner::cheapest(Collective collective, int root, std::size_t unit_bytes) 
   Choice choice = std::move(best->first);
   set_schedule(choice, collective, root, all[best->second]);
   return choice;
+}
+
+void Tuner::add_others(Choice& choice, Collective collective, int root, std::size_t unit_bytes) {
+  if (!choice.other.has_value()) return;
+  choice.others.push_back(std::make_shared<const Choice>(with_other_form(choice)));
+  const GroupFacts& facts = candidates_.facts();
+  const bool named = is_given(collective, root) || is_forced(collective, root);
+  // Sums depend on the order of additions, which is the algorithm's. Between hosts a trial would
+  // make connections, and what a machine's links allow is known better than a few calls tell.
+  if (reduces(collective) || named || facts.num_hosts > 1 || choice.routed != nullptr ||
+      facts.num_ranks > kMostRanksOfOthers) {
+    return;
+  }
+  std::vector<std::pair<Choice, const Candidate*>> all;
+  for (const Candidate& candidate : candidates_.get(collective, root)) {
+    const bool plain = candidate.routed == nullptr && candidate.cost == nullptr &&
+                       candidate.nics == nullptr && candidate.channels == choice.channels;
+    if (!plain || candidate.algorithm == choice.algorithm) continue;
+    Choice other = pricing_->price(candidate, unit_bytes);
+    if (other.predicted_seconds <= kWorthTrying * choice.predicted_seconds) {
+      all.emplace_back(std::move(other), &candidate);
+    }
+  }
+  std::ranges::stable_sort(all, {},
+                           [](const auto& other) { return other.first.predicted_seconds; });
+  std::size_t added = 0;
+  for (auto& [other, candidate] : all) {
+    if (added == kMostOthers) break;
+    set_schedule(other, collective, root, *candidate);
+    // A broadcast's ring is its chain.
+    const auto same = [&](const Choice& as) {
+      return as.schedule->schedule().programs == other.schedule->schedule().programs;
+    };
+    if (same(choice) ||
+        std::ranges::any_of(choice.others, [&](const auto& it) { return same(*it); })) {
+      continue;
+    }
+    choice.others.push_back(std::make_shared<const Choice>(std::move(other)));
+    ++added;
+  }
 }
 
 void Tuner::set_schedule(Choice& choice, Collective collective, int root,

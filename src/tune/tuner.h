@@ -85,6 +85,8 @@ class Tuner {
   [[nodiscard]] Choice cheapest(Collective collective, int root, std::size_t unit_bytes);
   [[nodiscard]] const Candidate* given_for(Collective collective, int root) const;
   void set_schedule(Choice& choice, Collective collective, int root, const Candidate& candidate);
+  // Choice::others.
+  void add_others(Choice& choice, Collective collective, int root, std::size_t unit_bytes);
   void forget_choices();
 
   Candidates candidates_;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -167,6 +168,40 @@ TEST_P(Tuners, EveryChoiceComesWithItsSchedule) {
       EXPECT_EQ(choice->schedule->schedule().num_channels() % choice->channels, 0);
     }
   }
+}
+
+// Forms that calls may have instead of the chosen one: other algorithms only where no sum depends
+// on the algorithm, where no setting names one, and where links between hosts are not at stake.
+TEST(HostTuner, OtherFormsHaveTheSameResult) {
+  GroupFacts facts = on_one_host(8);
+  facts.all_by_address = true;
+  schedule::CheckedSchedules schedules;
+  Tuner own = host_tuner(config_with("ALGORITHM", "auto"), facts, {}, schedules);
+  bool other_algorithms = false;
+  for (int c = 0; c < kNumCollectives; ++c) {
+    const auto collective = static_cast<Collective>(c);
+    for (const std::size_t bytes : {std::size_t{1} << 12U, std::size_t{1} << 18U, kLongMessage}) {
+      SCOPED_TRACE(std::string(name(collective)) + " of " + std::to_string(bytes));
+      const auto choice = own.choose(collective, 5, bytes);
+      EXPECT_EQ(choice->others.empty(), !choice->other.has_value());
+      std::set<std::pair<std::string, bool>> forms = {
+          {choice->algorithm, choice->address_chunk_bytes > 0}};
+      for (const auto& other : choice->others) {
+        EXPECT_TRUE(forms.emplace(other->algorithm, other->address_chunk_bytes > 0).second);
+        ASSERT_NE(other->schedule, nullptr);
+        EXPECT_EQ(other->schedule->schedule().collective, collective);
+        EXPECT_EQ(other->schedule->schedule().root, has_root(collective) ? 5 : 0);
+        EXPECT_TRUE(other->others.empty());
+        if (reduces(collective)) EXPECT_EQ(other->schedule, choice->schedule);
+        other_algorithms |= other->algorithm != choice->algorithm;
+      }
+    }
+  }
+  EXPECT_TRUE(other_algorithms);
+
+  Tuner named = host_tuner(config_with("ALGORITHM", "chain"), facts, {}, schedules);
+  const auto only = named.choose(Collective::kBroadcast, 5, std::size_t{1} << 18U);
+  for (const auto& other : only->others) EXPECT_EQ(other->algorithm, "chain");
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ with ropewalk.init() as comm:
             every[1][mine],
             1,
         ),
+        "broadcast": (lambda out: comm.broadcast(out, root=1), COUNT, every[1][:COUNT], 1),
         "gather": (
             lambda out: comm.gather(short, root=0, out=out if rank == 0 else None),
             COUNT * ranks,
@@ -62,22 +63,24 @@ with ropewalk.init() as comm:
     }
     report = {}
     for name, (call, count, right, root) in operations.items():
-        size = 4 * (COUNT if name in ("all_reduce", "sendrecv") else COUNT * ranks)
-        forms, results = [], set()
+        size = 4 * (COUNT if name in ("all_reduce", "sendrecv", "broadcast") else COUNT * ranks)
+        forms, algorithms, results = [], [], set()
         for n in range(calls):
             if n % 9 == rank:
                 time.sleep(dice.uniform(0, 0.002))
             # Half of the calls in the same output, half in ever other ones.
             out = pool[0 if n < calls // 2 else n % len(pool)][:count]
-            out[:] = -1
+            out[:] = short if name == "broadcast" else -1
             call(out)
             if right is not None:
                 assert (out == right).all(), f"{name}, call {n} differs"
             results.add(out.tobytes()[:256] if right is None else b"")
             found = comm.explain(name, size, root=root)["copies"]
             forms.append(None if found is None else found["by_address"])
+            algorithms.append(None if found is None else found["algorithm"])
         assert len(results) == 1, f"{name} has other bits"
-        report[name] = {"forms": forms, "found": found, "bits": results.pop().hex()}
+        bits = results.pop().hex()
+        report[name] = {"forms": forms, "algorithms": algorithms, "found": found, "bits": bits}
     (folder / f"{rank}.json").write_text(json.dumps(report))
 """
 
@@ -114,6 +117,14 @@ def test_results_are_the_same_bits_while_the_form_changes(
         ), name
         forms = [found[name]["forms"] for found in adapting]
         assert all(each == forms[0] for each in forms), f"{name}: ranks differ"
+        algorithms = [found[name]["algorithms"] for found in adapting]
+        assert all(each == algorithms[0] for each in algorithms), f"{name}: ranks differ"
+        if adapting[0][name]["found"] is None:
+            continue
+        tried = {form["algorithm"] for form in adapting[0][name]["found"]["forms"]}
+        assert set(algorithms[0]) <= tried, name
+        if name in ("all_reduce", "reduce_scatter"):
+            assert len(tried) == 1, "sums depend on the algorithm"
     # Both forms were tried, by all ranks in the same calls, and one rank decided.
     for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"):
         assert set(adapting[0][name]["forms"]) == {True, False}, name
@@ -157,6 +168,59 @@ def test_the_shortest_blocks_that_have_forms(program: Program, tmp_path: Path) -
     if found[0] == []:
         pytest.skip("no calls by address on this system")
     assert found == [[False, True]] * 3, "both forms were tried by all"
+
+
+# Where data is only moved, other algorithms are tried, too: their links are made meanwhile.
+ALGORITHMS = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import ropewalk
+
+COUNT = 32768
+with ropewalk.init() as comm:
+    rank = comm.rank
+    pool = np.zeros((4, COUNT * comm.size), dtype="float32")
+    seen = {}
+    for name, calls in (("broadcast", 2400), ("all_gather", 400)):
+        size = 4 * COUNT * (1 if name == "broadcast" else comm.size)
+        found, seen[name] = None, []
+        for n in range(calls):
+            out = pool[n % 4]
+            if name == "broadcast":
+                out[: COUNT] = n if rank == 2 else -1
+                comm.broadcast(out[:COUNT], root=2)
+                assert (out[:COUNT] == n).all(), f"call {n} differs"
+            else:
+                mine = np.full(COUNT, n + rank, dtype="float32")
+                comm.all_gather(mine, out=out)
+                assert (out.reshape(comm.size, -1) == n + np.arange(comm.size)[:, None]).all()
+            if n % (20 if name == "broadcast" else 1) == 0:
+                found = comm.explain(name, size, root=2 if name == "broadcast" else 0)["copies"]
+                now = None if found is None else (found["algorithm"], found["by_address"])
+                if now not in seen[name]:
+                    seen[name].append(now)
+        seen[name] = [seen[name], None if found is None else found["forms"]]
+    (Path(sys.argv[1]) / f"{rank}.json").write_text(json.dumps(seen))
+"""
+
+
+def test_other_algorithms_are_tried(program: Program, tmp_path: Path) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(ALGORITHMS)
+    done = program(
+        *("launch", "--ranks", "4", "--", sys.executable, str(script), str(tmp_path)),
+        env={"ROPEWALK_TUNE": "0"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    assert all(each == found[0] for each in found), "ranks differ"
+    for name, (seen, forms) in found[0].items():
+        if forms is None:
+            pytest.skip("no calls by address on this system")
+        offered = [(form["algorithm"], form["by_address"]) for form in forms]
+        assert len({algorithm for algorithm, _ in offered}) > 1, name
+        assert sorted(map(tuple, seen)) == sorted(offered), f"{name}: all forms are tried"
 
 
 def test_ranks_must_have_the_same_setting(program: Program, tmp_path: Path) -> None:

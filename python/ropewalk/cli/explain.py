@@ -136,6 +136,16 @@ def nics_in_words(channels: list[dict[str, Any]]) -> str:
     return "; ".join(words)
 
 
+def forms_in_words(copies: dict[str, Any]) -> list[str]:
+    """Each form that calls try, the chosen one first."""
+    words = []
+    for form in copies["forms"]:
+        now = all(form[key] == copies[key] for key in ("algorithm", "by_address"))
+        way = "by address" if form["by_address"] else "through slots"
+        words.append(f"{form['algorithm']} {way}{' (the next call)' if now else ''}")
+    return words
+
+
 def _print(found: dict[str, Any]) -> None:
     links = "1 host" if found["network"] is None else f"{found['hosts']} hosts, {found['network']}"
     out = console.output()
@@ -175,8 +185,8 @@ def _print(found: dict[str, Any]) -> None:
         tuned = "" if chunks["state"] == "fixed" else ", tuned while such calls are repeated"
         out.print(f"chunks: {chunks['bytes']} bytes{tuned}")
     if found["copies"] is not None:
-        form = "by address" if found["copies"]["by_address"] else "through slots"
-        out.print(f"copies: {form}; the other form is tried while such calls are repeated")
+        forms = ", ".join(forms_in_words(found["copies"]))
+        out.print(f"while such calls are repeated, they try: {forms}")
     over = f" over {found['channels']} channels" if spread else ""
     if found["channel_nics"]:
         out.print(f"NICs by the rule {found['nic_rule']}: {nics_in_words(found['channel_nics'])}")
