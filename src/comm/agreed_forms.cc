@@ -13,7 +13,7 @@ namespace {
 // Of a rank's larger buffer: all forms of longer calls are limited by memory, and a few of them
 // take as long as a program's start.
 constexpr std::size_t kMostTrialBytes = std::size_t{32} << 20U;
-// The same for other algorithms, of which there are several.
+// The same for other algorithms through slots, of which there are several.
 constexpr std::size_t kMostBytesOfAlgorithms = std::size_t{4} << 20U;
 constexpr int kMostTrialRanks = 64;  // decider_of()'s
 // Of a period of calls with a root: many times what links hold, by which a root runs ahead of the
@@ -62,7 +62,7 @@ std::optional<FormTrial> form_trial(const CollectiveCall& call, const Extent& ex
   for (std::size_t i = 0; i < choice.others.size(); ++i) {
     const tune::Choice& other = *choice.others[i];
     const bool alike = other.schedule == choice.schedule ||
-                       (bytes < kMostBytesOfAlgorithms &&
+                       ((other.address_chunk_bytes > 0 || bytes < kMostBytesOfAlgorithms) &&
                         decider_of(call, other, extent, kMostTrialRanks) == decider);
     if (alike) trial.others |= 1U << i;
   }

@@ -33,10 +33,12 @@ struct Choice : CopyForm {
   std::size_t share_bytes = 0;  ///< smallest chunk that its sender may help to copy
   /// Host memory, where calls can go staged and by address: the form that was not chosen.
   std::optional<CopyForm> other;
+  double other_seconds = 0;  ///< predicted, in that form
   /// Host memory, what choose() returns: forms that such calls may have instead, with the same
   /// result to the bit. What calls take decides (comm/agreed_forms.h), since data in caches and
-  /// from memory differ, and the price is a model. The chosen algorithm in its other form, then
-  /// other algorithms where data is only moved. They have no others.
+  /// from memory differ, and the price is a model. The chosen algorithm in its other form;
+  /// where data is only moved the soonest other one by address, if it is not far from that, then
+  /// others in their sooner form. They have no others.
   std::vector<std::shared_ptr<const Choice>> others;
   double predicted_seconds = 0;
   /// What runs; null in what Tuner::priced() returns.
@@ -56,6 +58,7 @@ inline Choice with_other_form(const Choice& choice) {
   // Not that of any choice (from 0 on), nor of none (-1).
   other.index = -2 - choice.index;
   std::swap(static_cast<CopyForm&>(other), *other.other);
+  std::swap(other.predicted_seconds, other.other_seconds);
   other.others.clear();
   return other;
 }

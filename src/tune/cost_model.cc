@@ -211,6 +211,8 @@ constexpr double kAgain = 0.5;
 constexpr double kReceived = 0.75;  // out of a slot that another core has written
 // Ranks that copy from one at the same time, over the rate of one of them.
 constexpr double kReadersOfOne = 2;
+// Reader and writer of a chunk by address that both copy, over one of them (benchmarks/data_path).
+constexpr double kSharedCopy = 1.7;
 
 // A rank's time for one chunk: to send, to copy or combine received data, and to copy without any
 // link.
@@ -223,9 +225,12 @@ struct ChunkCosts {
   double local_send = 0;
   double local_copy_in = 0;
   double local_combine_in = 0;
-  double less_again = 0;  // than `send`, for RankLoad::out_again
+  double less_again = 0;   // than `send`, for RankLoad::out_again
+  double less_shared = 0;  // than `copy_in`, of a rank that sends nothing
   [[nodiscard]] double of(const RankLoad& load) const {
-    return -load.out_again * less_again + (load.messages_out - load.local_out) * send +
+    const int shared = load.messages_out == 0 ? load.copied_in : 0;
+    return -load.out_again * less_again - shared * less_shared +
+           (load.messages_out - load.local_out) * send +
            (load.combined_in - load.local_combined_in) * combine_in +
            (load.copied_in - load.local_copied_in) * copy_in + load.copies * copy +
            load.local_out * local_send + load.local_combined_in * local_combine_in +
@@ -330,15 +335,25 @@ double predict(const ScheduleShape& shape, const CostContext& context, std::size
                                        : chunk / machine.combine_rate);
   ChunkCosts costs{send, copy_in, combine_in, chunk / machine.copy_rate};
   if (!by_address) costs.less_again = (1 - kAgain) * chunk / machine.copy_rate;
+  const double of_all = costs.of(shape.all) / shape.ranks * context.ranks_per_core;
+  if (by_address && context.share_bytes > 0 && chunk >= context.share_bytes) {
+    costs.less_shared = (1 - 1 / kSharedCopy) * chunk / machine.address_move_rate;
+  }
   double work = busiest(shape, costs) * context.ranks_per_core;
+  if (costs.less_shared > 0) work = std::max(work, of_all);
   if (by_address && !context.same_process) {
     const double of_one = chunk / (kReadersOfOne * machine.address_move_rate);
     for (const RankLoad& load : shape.loads) work = std::max(work, load.messages_out * of_one);
   }
   const bool combines = shape.all.combined_in > 0;
   // One thread does the work of all channels, in turn.
+  const bool shared = std::ranges::all_of(shape.loads, [](const RankLoad& load) {
+    return load.copied_in == 0 || load.messages_out == 0;
+  });
   const double hop =
-      machine.hop_latency + shape.channels * (send + (combines ? combine_in : copy_in));
+      machine.hop_latency +
+      shape.channels *
+          (send + (combines ? combine_in : copy_in - (shared ? costs.less_shared : 0)));
   // Ranks that share a core do nothing else while it goes from one to the next, which each hop
   // waits for: so this adds to the work.
   const double switches = context.ranks_per_core > 1 ? shape.longest_path * machine.switch_cost : 0;

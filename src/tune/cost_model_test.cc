@@ -302,6 +302,27 @@ TEST(Predict, RanksThatCopyFromOneShareItsRate) {
   EXPECT_DOUBLE_EQ(predicted(shape, 4, true), (3 + 5 + 5 + 44) + 3 * (5 + 44));
 }
 
+// Of 31 the writer copies its part where the reader sends nothing and chunks are long enough; the
+// work of both is 5 + 5 + 44 all the same.
+TEST(Predict, WriterAndReaderCopyLongChunksTogether) {
+  ScheduleShape shape;
+  shape.longest_path = 1;
+  shape.ranks = 2;
+  shape.loads = {{.copied_in = 1}, {.messages_out = 1}};
+  shape.all = {.messages_out = 1, .copied_in = 1};
+  const auto shared = [&](double least, double ranks_per_core) {
+    CostContext context{whole_seconds(), ranks_per_core};
+    context.share_bytes = least;
+    return predict(shape, context, 4 * kChunk, kChunk, true);
+  };
+  const double reader = 5 + 13 + 31 / 1.7;
+  EXPECT_DOUBLE_EQ(shared(kChunk, 1), (3 + 5 + reader) + 3 * reader);
+  EXPECT_DOUBLE_EQ(shared(kChunk + 1, 1), (3 + 5 + 5 + 44) + 3 * (5 + 44));
+  // A rank that passes the chunk on reads alone.
+  shape.loads.front().messages_out = 1;
+  EXPECT_DOUBLE_EQ(shared(kChunk, 1), (3 + 5 + 5 + 44) + 3 * (5 + 5 + 44));
+}
+
 // The second copy into a slot, and that of received data, takes half of 7.
 TEST(Predict, WhatIsSentAgainIsInCaches) {
   ScheduleShape shape = two_ranks();

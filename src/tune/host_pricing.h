@@ -30,7 +30,9 @@ class HostPricing final : public Pricing {
   /// Whether a staged chunk of this size is sooner read by its address, where the schedule lets
   /// only some of the chunks go so.
   [[nodiscard]] bool address_pays(std::size_t chunk) const noexcept;
-  /// A root would wait for readers that wait for its core.
+  /// One of several ranks receives all that is moved, and combines nothing.
+  [[nodiscard]] bool has_one_receiver(const ScheduleShape& shape) const noexcept;
+  /// A root that gives addresses would wait for readers that wait for its core.
   [[nodiscard]] bool root_waits(const ScheduleShape& shape, std::size_t unit_bytes) const noexcept;
 
   GroupFacts facts_;

@@ -67,6 +67,32 @@ TEST(HostPricing, ARootDoesNotWaitForReadersThatShareItsCore) {
   EXPECT_TRUE(by_address(2, std::size_t{16} << 20U));
 }
 
+// A gather among three and more ranks can try no form: what copies by address is taken although it
+// costs up to 1.35 of the other form by the price, which is of data from memory.
+TEST(HostPricing, WhereOneRankReceivesAndNoTrialIsPossibleAddressesArePreferred) {
+  const auto goes_by_address = [](Collective collective, int ranks, std::size_t bytes,
+                                  double address_rate) {
+    const auto checked = schedule::CheckedSchedules().get("direct", {collective, ranks, 0, 1});
+    const Candidate candidate{
+        .algorithm = "direct", .channels = 1, .shape = ScheduleShape::of(*checked)};
+    GroupFacts facts = facts_of_two();
+    facts.num_ranks = facts.max_ranks_per_host = ranks;
+    facts.ranks_per_processor = 2;
+    const Choice choice =
+        HostPricing(Config::load(), facts, rates_of(10e9, address_rate)).price(candidate, bytes);
+    if (choice.address_chunk_bytes > 0) {
+      EXPECT_LE(choice.predicted_seconds, choice.other_seconds);
+    }
+    return choice.address_chunk_bytes > 0;
+  };
+  const std::size_t bytes = std::size_t{1} << 20U;
+  // Three blocks: 0.75 / 10 each through slots, 1 / 1.7 of the other rate by address.
+  EXPECT_TRUE(goes_by_address(Collective::kGather, 4, bytes, 6e9));
+  EXPECT_FALSE(goes_by_address(Collective::kGather, 4, bytes, 3e9));
+  EXPECT_FALSE(goes_by_address(Collective::kGather, 4, std::size_t{64} << 10U, 6e9)) << "short";
+  EXPECT_FALSE(goes_by_address(Collective::kBroadcast, 4, bytes, 6e9)) << "its root would wait";
+}
+
 // Both forms, whichever is chosen, where what calls take can decide between them.
 TEST(HostPricing, CallsThatCanGoInBothFormsHaveTheOtherOne) {
   const auto checked =

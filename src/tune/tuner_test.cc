@@ -192,7 +192,9 @@ TEST(HostTuner, OtherFormsHaveTheSameResult) {
         EXPECT_EQ(other->schedule->schedule().collective, collective);
         EXPECT_EQ(other->schedule->schedule().root, has_root(collective) ? 5 : 0);
         EXPECT_TRUE(other->others.empty());
-        if (reduces(collective)) EXPECT_EQ(other->schedule, choice->schedule);
+        if (reduces(collective)) {
+          EXPECT_EQ(other->schedule, choice->schedule);
+        }
         other_algorithms |= other->algorithm != choice->algorithm;
       }
     }
