@@ -105,27 +105,23 @@ void Tuner::add_others(Choice& choice, Collective collective, int root, std::siz
       facts.num_ranks > kMostRanksOfOthers) {
     return;
   }
-  std::vector<std::pair<Choice, const Candidate*>> all;
-  std::optional<std::pair<Choice, const Candidate*>> by_address;
+  using Others = std::vector<std::pair<Choice, const Candidate*>>;
+  Others sooner;
+  Others by_address;
   for (const Candidate& candidate : candidates_.get(collective, root)) {
     const bool plain = candidate.routed == nullptr && candidate.cost == nullptr &&
                        candidate.nics == nullptr && candidate.channels == choice.channels;
     if (!plain || candidate.algorithm == choice.algorithm) continue;
-    Choice other = pricing_->price(candidate, unit_bytes);
-    if (other.other.has_value()) {
-      const bool gives = other.address_chunk_bytes > 0;
-      Choice giving = gives ? other : with_other_form(other);
-      const double best = by_address.has_value() ? by_address->first.predicted_seconds
-                                                 : kWorthTryingByAddress * choice.predicted_seconds;
-      if (giving.predicted_seconds < best) by_address.emplace(std::move(giving), &candidate);
-      if (gives) continue;
-    }
+    const Choice other = pricing_->price(candidate, unit_bytes);
     if (other.predicted_seconds <= kWorthTrying * choice.predicted_seconds) {
-      all.emplace_back(std::move(other), &candidate);
+      sooner.emplace_back(other, &candidate);
+    }
+    if (!other.other.has_value()) continue;
+    Choice giving = other.address_chunk_bytes > 0 ? other : with_other_form(other);
+    if (giving.predicted_seconds <= kWorthTryingByAddress * choice.predicted_seconds) {
+      by_address.emplace_back(std::move(giving), &candidate);
     }
   }
-  std::ranges::stable_sort(all, {},
-                           [](const auto& other) { return other.first.predicted_seconds; });
   const auto add = [&](Choice other, const Candidate& candidate) {
     set_schedule(other, collective, root, candidate);
     // A broadcast's ring is its chain.
@@ -139,12 +135,17 @@ void Tuner::add_others(Choice& choice, Collective collective, int root, std::siz
     if (!known) choice.others.push_back(std::make_shared<const Choice>(std::move(other)));
     return !known;
   };
-  if (by_address.has_value()) add(std::move(by_address->first), *by_address->second);
-  std::size_t added = 0;
-  for (auto& [other, candidate] : all) {
-    if (added == kMostOthers) break;
-    if (add(std::move(other), *candidate)) ++added;
-  }
+  const auto add_first = [&](Others& others, std::size_t most) {
+    std::ranges::stable_sort(others, {},
+                             [](const auto& other) { return other.first.predicted_seconds; });
+    std::size_t added = 0;
+    for (auto& [other, candidate] : others) {
+      if (added == most) break;
+      if (add(std::move(other), *candidate)) ++added;
+    }
+  };
+  add_first(by_address, 1);
+  add_first(sooner, kMostOthers);
 }
 
 void Tuner::set_schedule(Choice& choice, Collective collective, int root,
