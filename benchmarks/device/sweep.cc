@@ -4,6 +4,9 @@
 //
 //   sweep check                    every collective, type and operator, many sizes: counts errors
 //   sweep time OP BYTES... -- NAME=VALUE...    microseconds by stream and by graph, per setting
+//   sweep times < LINES            the same for each line, such as "all_reduce 8 64 --
+//   PROTOCOL=ll";
+//                                  each line has all settings that another one has
 //   sweep limits                   launches, copies, flags
 #include <cuda_runtime.h>
 #include <fmt/format.h>
@@ -11,7 +14,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iostream>
+#include <iterator>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -345,6 +351,20 @@ int time_all(int n, const std::vector<std::string>& words) {
   return 0;
 }
 
+int time_lines(int n) {
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream text(line);
+    const std::vector<std::string> words{std::istream_iterator<std::string>(text), {}};
+    if (words.size() < 2) continue;
+    try {
+      time_all(n, words);
+    } catch (const std::exception& error) {
+      fmt::print("ERROR {}: {}\n", line, error.what());
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -355,6 +375,7 @@ int main(int argc, char** argv) {
   try {
     if (mode == "check") return check(n);
     if (mode == "time") return time_all(n, words);
+    if (mode == "times") return time_lines(n);
   } catch (const std::exception& error) {
     fmt::print("ERROR {}\n", error.what());
     return 2;

@@ -93,6 +93,7 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
     RankLoad load;
     std::size_t work = 0;  // in parts
     for (const schedule::StepList& steps : rank) {
+      shape.steps = std::max(shape.steps, static_cast<int>(steps.size()));
       std::set<int> senders;
       std::set<int> receivers;
       std::set<int> sent;  // blocks

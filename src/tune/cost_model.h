@@ -111,6 +111,7 @@ struct ScheduleShape {
   double heaviest = 1;
   bool rooted = false;    ///< data goes to the root, or comes from it
   int fan = 0;            ///< ranks that one rank sends to, or receives from, on one channel
+  int steps = 0;          ///< of one rank on one channel, of which that has most
   int link_messages = 1;  ///< in a round, on the link that has most
   double link_units = 0;  ///< sent or received by the busiest rank, whichever is more
   double work_units = 0;  ///< read and written by the busiest rank

@@ -49,9 +49,10 @@ double ratio(double here, double base) {
 }
 
 using Row = double (DeviceConstants::*)[kNumProtocols];
-constexpr std::array<std::pair<const char*, Row>, 4> kRows = {
+constexpr std::array<std::pair<const char*, Row>, 5> kRows = {
     {{"launch_s", &DeviceConstants::launch},
      {"hop_s", &DeviceConstants::hop},
+     {"step_s", &DeviceConstants::step},
      {"fan_s", &DeviceConstants::fan},
      {"block_rate_Bps", &DeviceConstants::block_rate}}};
 constexpr const char* kLinkRate = "link_rate_Bps";
@@ -84,6 +85,7 @@ DeviceConstants scaled(const DeviceBase& base, const DeviceTimes& times, int ran
     const double hop = ratio(here.hop[p], there.hop[p]);
     result.launch[p] *= ratio(here.launch[p], there.launch[p]);
     result.hop[p] *= hop;
+    result.step[p] *= hop;
     result.fan[p] *= hop;
     result.block_rate[p] /= ratio(here.block[p], there.block[p]);
   }

@@ -21,9 +21,12 @@ struct DeviceConstants {
   /// By protocol: simple, ll, ll128.
   double launch[executor::kNumProtocols] = {4e-6, 1.75e-6, 2.7e-6};
   double hop[executor::kNumProtocols] = {3.5e-6, 0.8e-6, 0.7e-6};
-  /// What each further unit that a rank sends adds to the latency: its words are waited for in
-  /// turn.
-  double fan[executor::kNumProtocols] = {0, 0.45e-6, 0.05e-6};
+  /// What each step of a rank adds to the latency beside those of the longest path: its links are
+  /// waited for in turn (four H200: all-gathers, all-to-alls and two_shot up to 512 KiB).
+  double step[executor::kNumProtocols] = {0, 0.35e-6, 0.25e-6};
+  /// At least this for each further unit that a rank sends, where several blocks do so (the same;
+  /// one block takes no longer for three peers than for one).
+  double fan[executor::kNumProtocols] = {0, 0.4e-6, 0};
   double link_rate = 350e9;  ///< one direction, what kernels reach
   /// What ranks that send to one, two or more others in turn, or receive from them, reach of it
   /// (four H100).

@@ -49,6 +49,7 @@ TEST(DeviceConstantsOf, LatencyIsTheTimeThatASecondRoundAdds) {
   const DeviceConstants found = scaled(base, times, 2);
   for (std::size_t p = 0; p < kNumProtocols; ++p) {
     EXPECT_NEAR(found.hop[p], 3 * base.constants.hop[p], 1e-12);
+    EXPECT_NEAR(found.step[p], 3 * base.constants.step[p], 1e-12);
     EXPECT_NEAR(found.fan[p], 3 * base.constants.fan[p], 1e-12);
     EXPECT_EQ(found.launch[p], base.constants.launch[p]);
     EXPECT_EQ(found.block_rate[p], base.constants.block_rate[p]);

@@ -137,6 +137,16 @@ double DevicePricing::hops_seconds(const ScheduleShape& shape, Protocol protocol
   return seconds + constants_.network_message * std::max(0, messages - 1);
 }
 
+double DevicePricing::steps_seconds(const ScheduleShape& shape, Protocol protocol,
+                                    int channels) const {
+  const std::size_t p = index(protocol);
+  // A hop is a step; so is what the first rank of the path sends.
+  const int further = std::max(0, shape.steps - 1 - shape.longest_path);
+  const DeviceConstants& constants = constants_of(shape);
+  const double units = channels > 1 ? std::max(0.0, shape.link_units - 1) : 0;
+  return std::max(further * constants.step[p], units * constants.fan[p]);
+}
+
 double DevicePricing::filling(const ScheduleShape& shape, double slowest, double fill) const {
   const int slow = slow_hops(shape);
   if (slow == 0) return fill * std::max(0, shape.longest_path - 1);
@@ -172,16 +182,18 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, Seconds per_byte, 
   choice.channels = std::min((choice.channels + channels.multiple - 1) / channels.multiple,
                              std::max(1, channels.most / channels.multiple)) *
                     channels.multiple;
-  // A channel's share of each part.
-  const std::size_t part = std::max<std::size_t>(
-      1, unit_bytes / static_cast<std::size_t>(shape.parts * choice.channels));
+  // A channel's share of each part, as launches cut it.
+  const std::size_t part = executor::part_of_channel(
+      std::max<std::size_t>(1, unit_bytes), static_cast<std::size_t>(shape.parts),
+      static_cast<std::size_t>(choice.channels), executor::kShareGranule);
   if (protocol == Protocol::kSimple) {
     choice.threads = static_cast<int>(executor::kMaxThreads);
     choice.chunk_bytes = std::clamp(part / 4, std::min(kLeastDeviceChunk, slot_bytes), slot_bytes);
   } else {
-    // A thread for each word, or each two of ll128.
-    const std::size_t per_thread = protocol == Protocol::kLl ? 8 : 15;
-    const std::size_t threads = (part + per_thread - 1) / per_thread;
+    // A thread for each word, or eight for each line of ll128: all words of a step at once.
+    constexpr std::size_t kLine = std::size_t{8} * executor::kLineWords;
+    const std::size_t threads =
+        protocol == Protocol::kLl ? (part + 7) / 8 : (part + kLine - 1) / kLine * 8;
     choice.threads = std::clamp(static_cast<int>((threads + kWarp - 1) / kWarp) * kWarp, 2 * kWarp,
                                 static_cast<int>(executor::kMaxThreads));
     // A slot takes all that a round sends over a link.
@@ -209,7 +221,7 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, Seconds per_byte, 
   if (protocol == Protocol::kSimple) fill = shape.rooted ? constants.rooted_fill : 0;
   const double filled = 1 + filling(shape, slowest, fill);
   choice.predicted_seconds = constants.launch[p] + hops_seconds(shape, protocol) +
-                             std::max(0.0, shape.link_units - 1) * constants.fan[p] +
+                             steps_seconds(shape, protocol, choice.channels) +
                              plan::pipelined_seconds(filled * period, chunks, period);
   return choice;
 }

@@ -80,6 +80,9 @@ class DevicePricing final : public Pricing {
                             Channels channels) const;
   // Of all hops of the longest path.
   [[nodiscard]] double hops_seconds(const ScheduleShape& shape, executor::Protocol protocol) const;
+  // Of the steps beside those, by so many blocks.
+  [[nodiscard]] double steps_seconds(const ScheduleShape& shape, executor::Protocol protocol,
+                                     int channels) const;
   // How much longer than on the slowest link (`slowest`, seconds per byte) a first chunk takes over
   // all hops, as a factor less 1; `fill` is of the slowest links.
   [[nodiscard]] double filling(const ScheduleShape& shape, double slowest, double fill) const;

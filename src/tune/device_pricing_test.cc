@@ -331,6 +331,58 @@ TEST(DevicePricing, AChunkThatDoesNotFitASlotTakesAnotherProtocol) {
   EXPECT_EQ(DevicePricing(priced_config(), tiny, {}).price(dense, 8).protocol, Protocol::kSimple);
 }
 
+// Four H200 (benchmarks/results/gpu-four-short.txt): one hop up to 256 KiB, two for more.
+TEST(DevicePricing, FourAddShortDataInOneHop) {
+  DeviceLimits limits = nvlink();
+  limits.cluster = 4;
+  const DevicePricing pricing(priced_config(), limits, {});
+  const auto microseconds = [&](const char* algorithm, std::size_t bytes) {
+    return pricing.price(candidate(algorithm, Collective::kAllReduce, 4), bytes).predicted_seconds *
+           1e6;
+  };
+  struct Measured {
+    std::size_t bytes;
+    double one_shot;
+    double two_shot;
+  };
+  for (const auto& [bytes, one_shot, two_shot] :
+       {Measured{64 << 10, 4.4, 6.9}, {256 << 10, 6.5, 7.7}, {512 << 10, 10.7, 8.5}}) {
+    EXPECT_EQ(microseconds("one_shot", bytes) < microseconds("two_shot", bytes),
+              one_shot < two_shot)
+        << bytes;
+    EXPECT_NEAR(microseconds("one_shot", bytes) / one_shot, 1, 0.2) << bytes;
+    EXPECT_NEAR(microseconds("two_shot", bytes) / two_shot, 1, 0.25) << bytes;
+  }
+  EXPECT_EQ(pricing.price(candidate("one_shot", Collective::kAllReduce, 4), 8).protocol,
+            Protocol::kLl);
+  EXPECT_EQ(pricing.price(candidate("one_shot", Collective::kAllReduce, 4), 64 << 10).protocol,
+            Protocol::kLl128);
+}
+
+// A line or a word too many would take each step of a block a second turn.
+TEST(DevicePricing, ThreadsTakeAllOfAShareAsLaunchesCutIt) {
+  DeviceLimits limits = nvlink();
+  const Candidate one_shot = candidate("one_shot", Collective::kAllReduce, 4);
+  for (const char* protocol : {"ll", "ll128"}) {
+    const std::size_t at_once = protocol == std::string("ll") ? 8 : 15 * 8;
+    const unsigned threads_each = protocol == std::string("ll") ? 1 : 8;
+    for (int channels = 1; channels <= 64; ++channels) {
+      const DevicePricing pricing(
+          priced_config({{"PROTOCOL", protocol}, {"CHANNELS", std::to_string(channels).c_str()}}),
+          limits, {});
+      const std::size_t bytes = 64 << 10;
+      const Choice choice = pricing.price(one_shot, bytes);
+      if (choice.threads == static_cast<int>(executor::kMaxThreads)) continue;
+      const std::size_t share = (bytes / 4 + static_cast<std::size_t>(channels) - 1) /
+                                static_cast<std::size_t>(channels) * 4;
+      const std::size_t rounded = (share + 127) / 128 * 128;
+      EXPECT_GE(static_cast<std::size_t>(choice.threads),
+                (rounded + at_once - 1) / at_once * threads_each)
+          << protocol << " " << channels;
+    }
+  }
+}
+
 TEST(DevicePricing, MessagesKeepToTheirChannels) {
   const DevicePricing pricing(priced_config(), nvlink(), {});
   EXPECT_EQ(pricing.message(8).channels, 1);

@@ -546,8 +546,8 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
     link::hold_in_graph(capture.graph, {launch.programs, launch.begins});
     launch.held_by = capture.number;
   }
-  start(executor::of(launch.kernels, launch.args.links), launch.blocks, launch.threads,
-        &launch.args, launch.shared_bytes, on);
+  start(executor::of(launch.kernels, launch.args), launch.blocks, launch.threads, &launch.args,
+        launch.shared_bytes, on);
   if (capture.number == 0) order_->mark(on);
   if (copy_engines_ != nullptr) copy_engines_->note(tag, capture.number != 0);
   for (const SentBytes& sent : launch.sent) count(sent.peer, sent.bytes);
@@ -755,8 +755,7 @@ std::vector<StampRange> CudaGroup::send_and_receive(const std::vector<PointToPoi
     }
     const StampRange launch = note_times(args.links, blocks);
     const executor::Capture capture = follow_last(on);
-    start(executor::of(executor::cuda_message_kernels(), args.links), blocks, threads, &args, 0,
-          on);
+    start(executor::of(executor::cuda_message_kernels(), args), blocks, threads, &args, 0, on);
     if (capture.number == 0) order_->mark(on);
     for (std::size_t i = 0; i < wave.size(); ++i) {
       const Message& message = args.messages[i];

@@ -17,8 +17,6 @@ namespace {
 
 using executor::Protocol;
 
-constexpr std::size_t kGranuleBytes = 128;
-
 std::size_t divided_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 }  // namespace
@@ -61,14 +59,15 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
   const schedule::Schedule& schedule = programs.checked->schedule();
   executor::LaunchArgs& args = launch.args;
   const executor::Call& walker = args.call;
-  const std::size_t granule = std::max<std::size_t>(1, kGranuleBytes / walker.element_bytes);
+  const std::size_t granule =
+      std::max<std::size_t>(1, executor::kShareGranule / walker.element_bytes);
   const int channels = schedule.num_channels();
   RW_ASSERT(channels <= static_cast<int>(executor::kMaxBlocks));
   const bool even = std::ranges::all_of(
       schedule.weight, [&](int weight) { return weight == schedule.weight.front(); });
   std::vector<std::uint64_t> begins;
   args.share =
-      divided_up(divided_up(walker.count, static_cast<std::size_t>(channels)), granule) * granule;
+      executor::share_of_channel(walker.count, static_cast<std::size_t>(channels), granule);
   launch.blocks = static_cast<unsigned>(channels);
   if (even) {
     launch.blocks =
@@ -79,9 +78,8 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
       const schedule::Range range =
           schedule::channel_range(walker.count, schedule.weight.data(), channels, c, granule);
       begins.push_back(range.begin);
-      begins.push_back(
-          divided_up(divided_up(range.count, static_cast<std::size_t>(schedule.parts)), granule) *
-          granule);
+      begins.push_back(executor::share_of_channel(
+          range.count, static_cast<std::size_t>(schedule.parts), granule));
       args.share = std::max(args.share, range.count);
     }
     begins.push_back(walker.count);
@@ -89,8 +87,7 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
     args.begins = reinterpret_cast<const std::uint64_t*>(launch.begins->data());
   }
   args.part_length =
-      divided_up(divided_up(args.share, static_cast<std::size_t>(schedule.parts)), granule) *
-      granule;
+      executor::share_of_channel(args.share, static_cast<std::size_t>(schedule.parts), granule);
   args.chunk_length = std::max<std::size_t>(1, choice.chunk_bytes / walker.element_bytes);
   if (choice.protocol != Protocol::kSimple) {
     // Rounds of one size, each a whole number of what the protocol moves at once.

@@ -101,6 +101,27 @@ TEST(Block, RunsEveryScheduleRight) {
   }
 }
 
+// A thread waits for four sources together.
+TEST(Block, AddsMoreSourcesThanAreWaitedForTogether) {
+  using Float = ElementOf<DataType::kFloat32>;
+  for (const char* algorithm : {"one_shot", "direct"}) {
+    const auto collective =
+        algorithm == std::string("direct") ? Collective::kReduce : Collective::kAllReduce;
+    for (const int ranks : {4, 5}) {
+      Case test;
+      test.schedule = schedule::compile(algorithm, {collective, ranks, 0, 1});
+      for (const Protocol protocol : {Protocol::kLl, Protocol::kLl128}) {
+        for (const std::size_t count : {1, 67, 400}) {
+          test.protocol = protocol;
+          test.count = count;
+          const std::uint64_t wrong = run<Float, RedOp::kSum>(test);
+          ASSERT_EQ(wrong, 0U) << describe(test);
+        }
+      }
+    }
+  }
+}
+
 // Steps of different parts may be reordered; those of one part keep their order.
 TEST(Block, RunsPlansRight) {
   ropewalk::testing::Share share;
@@ -238,8 +259,9 @@ std::size_t exchange_wrong(Protocol protocol, std::size_t bytes, bool by_address
           threads.emplace_back(
               [&a = args[r], b, t, group = blocks.back().get(), memory = shared.back().get()] {
                 HostBlock block(*group, t, a.links);
-                a.links.noted() ? run_message<true>(block, a, b, *memory)
-                                : run_message<false>(block, a, b, *memory);
+                kind_of(a) == KernelKind::kNotes
+                    ? run_message<KernelKind::kNotes>(block, a, b, *memory)
+                    : run_message<KernelKind::kLeast>(block, a, b, *memory);
               });
         }
       }

@@ -107,22 +107,108 @@ class Combined {
   typename Element::Compute sums_[kWords][kPerWord] = {};
 };
 
+/// Sources that a thread waits for together: to load one line after the other, each when the one
+/// before it has come, takes 0.2 us for each of them.
+inline constexpr std::uint32_t kSourcesAtOnce = 4;
+
 // ---- ll ---------------------------------------------------------------------------------
 
+/// A line: a word, with the flag beside each half.
+RW_HOST_DEVICE inline Pack line_of(std::uint64_t word, std::uint32_t flag) {
+  return {{static_cast<std::uint32_t>(word), flag, static_cast<std::uint32_t>(word >> 32U), flag}};
+}
+RW_HOST_DEVICE inline std::uint64_t word_of(const Pack& line) {
+  return line.words[0] | std::uint64_t{line.words[2]} << 32U;
+}
+RW_HOST_DEVICE inline bool has_flag(const Pack& line, std::uint32_t flag) {
+  return line.words[1] == flag && line.words[3] == flag;
+}
+
+/// Stores word `w` of a step's result wherever it goes.
+template <typename Block>
+RW_HOST_DEVICE void store_result(Block& block, const FlaggedShape& shape,
+                                 const FlaggedLocation* locations, std::uint32_t w,
+                                 std::uint64_t word) {
+  const FlaggedLocation* next = locations + shape.num_sources;
+  const FlaggedLocation* end = next + shape.num_destinations;
+  RW_ROLLED
+  while (next < end) {
+    const FlaggedLocation location = *next++;
+    if (location.flag != 0) {
+      block.store_line(location.data + 16 * std::size_t{w}, location.flag, word);
+    } else if (location.data != nullptr) {
+      store_word(block, location.data, w, shape.bytes, word);
+    }
+  }
+}
+
+/// A step of many sources, of which a thread waits for kSourcesAtOnce together.
 /// @return false when the block was told to stop
 template <typename Element, RedOp kOp, typename Block>
-RW_HOST_DEVICE bool transfer_ll(Block& block, const FlaggedShape& shape,
-                                const FlaggedLocation* locations, std::uint64_t scalar) {
+RW_HOST_DEVICE bool transfer_ll_many(Block& block, const FlaggedShape& shape,
+                                     const FlaggedLocation* locations, std::uint64_t scalar) {
   const std::uint32_t words = (shape.bytes + 7) / 8;
-  const FlaggedLocation* end = locations + shape.num_sources + shape.num_destinations;
   RW_ROLLED
   for (std::uint32_t w = block.thread(); w < words; w += block.size()) {
     Combined<Element, kOp, 1> combined(shape, scalar);
     std::uint64_t word[1] = {};
-    const FlaggedLocation* next = locations;
+    RW_ROLLED
+    for (std::uint32_t first = 0; first < shape.num_sources; first += kSourcesAtOnce) {
+      const std::byte* at[kSourcesAtOnce] = {};
+      std::uint32_t flags[kSourcesAtOnce] = {};
+      Pack lines[kSourcesAtOnce] = {};
+      RW_UNROLL
+      for (std::uint32_t u = 0; u < kSourcesAtOnce; ++u) {
+        if (first + u >= shape.num_sources) continue;
+        const FlaggedLocation location = locations[first + u];
+        flags[u] = location.flag;
+        at[u] = location.data + 16 * std::size_t{w};
+        if (flags[u] == 0) lines[u] = line_of(load_word(block, location.data, w, shape.bytes), 0);
+      }
+      const bool there = block.wait([&] {
+        bool all = true;
+        RW_UNROLL
+        for (std::uint32_t u = 0; u < kSourcesAtOnce; ++u) {
+          if (flags[u] != 0) lines[u] = block.look_at_line(at[u]);
+        }
+        RW_UNROLL
+        for (std::uint32_t u = 0; u < kSourcesAtOnce; ++u) {
+          all = all && has_flag(lines[u], flags[u]);
+        }
+        return all;
+      });
+      if (!there) return false;
+      RW_UNROLL
+      for (std::uint32_t u = 0; u < kSourcesAtOnce; ++u) {
+        if (first + u >= shape.num_sources) continue;
+        word[0] = word_of(lines[u]);
+        combined.take(first + u, word);
+      }
+    }
+    combined.finish(word);
+    store_result(block, shape, locations, w, word[0]);
+  }
+  return true;
+}
+
+/// `kKind`: of the kernel.
+/// @return false when the block was told to stop
+template <typename Element, RedOp kOp, KernelKind kKind, typename Block>
+RW_HOST_DEVICE bool transfer_ll(Block& block, const FlaggedShape& shape,
+                                const FlaggedLocation* locations, std::uint64_t scalar) {
+  if constexpr (kKind == KernelKind::kManySources) {
+    if (shape.num_sources > kFewSources) {
+      return transfer_ll_many<Element, kOp>(block, shape, locations, scalar);
+    }
+  }
+  const std::uint32_t words = (shape.bytes + 7) / 8;
+  RW_ROLLED
+  for (std::uint32_t w = block.thread(); w < words; w += block.size()) {
+    Combined<Element, kOp, 1> combined(shape, scalar);
+    std::uint64_t word[1] = {};
     RW_ROLLED
     for (std::uint32_t s = 0; s < shape.num_sources; ++s) {
-      const FlaggedLocation location = *next++;
+      const FlaggedLocation location = locations[s];
       if (location.flag == 0) {
         word[0] = load_word(block, location.data, w, shape.bytes);
       } else if (!block.load_line(location.data + 16 * std::size_t{w}, location.flag, word[0])) {
@@ -131,20 +217,74 @@ RW_HOST_DEVICE bool transfer_ll(Block& block, const FlaggedShape& shape,
       combined.take(s, word);
     }
     combined.finish(word);
-    RW_ROLLED
-    while (next < end) {
-      const FlaggedLocation location = *next++;
-      if (location.flag != 0) {
-        block.store_line(location.data + 16 * std::size_t{w}, location.flag, word[0]);
-      } else if (location.data != nullptr) {
-        store_word(block, location.data, w, shape.bytes, word[0]);
-      }
-    }
+    store_result(block, shape, locations, w, word[0]);
   }
   return true;
 }
 
 // ---- ll128 ------------------------------------------------------------------------------
+
+/// A thread's words of each of `kAtOnce` lines, the first of which is `first`; the others are
+/// `stride` apart.
+template <typename Block, int kAtOnce>
+class ThreadWords {
+ public:
+  static constexpr int kWords = kAtOnce * 2 * Block::kPieces;
+
+  RW_HOST_DEVICE ThreadWords(const Block& block, const FlaggedShape& shape, std::uint32_t first,
+                             std::uint32_t stride)
+      : bytes_(shape.bytes),
+        end_((shape.bytes + 7) / 8),
+        own_(2 * block.first_piece()),
+        first_(first),
+        stride_(stride) {}
+
+  /// Loads them from this rank's memory.
+  RW_HOST_DEVICE void load(Block& block, const std::byte* data,
+                           std::uint64_t (&words)[kWords]) const {
+    RW_UNROLL
+    for (int i = 0; i < kWords; ++i) {
+      const std::uint32_t w = index(i);
+      if (w < end_) words[i] = load_word(block, data, w, bytes_);
+    }
+  }
+  /// Stores them wherever a step's result goes. The threads of a line go together.
+  RW_HOST_DEVICE void store(Block& block, const FlaggedShape& shape,
+                            const FlaggedLocation* locations, std::uint32_t lines,
+                            const std::uint64_t (&words)[kWords]) const {
+    const FlaggedLocation* next = locations + shape.num_sources;
+    const FlaggedLocation* last = next + shape.num_destinations;
+    RW_ROLLED
+    while (next < last) {
+      const FlaggedLocation location = *next++;
+      if (location.flag != 0) {
+        block.template store_pieces<kAtOnce>(location.data, first_, stride_, lines, location.flag,
+                                             words);
+      } else if (location.data != nullptr) {
+        RW_UNROLL
+        for (int i = 0; i < kWords; ++i) {
+          const std::uint32_t w = index(i);
+          if (w < end_) store_word(block, location.data, w, bytes_, words[i]);
+        }
+      }
+    }
+  }
+
+ private:
+  // Of word `i`; past the end for the flag and for words without data.
+  RW_HOST_DEVICE std::uint32_t index(int i) const {
+    constexpr int kOfLine = 2 * Block::kPieces;
+    const std::uint32_t in_line = own_ + static_cast<std::uint32_t>(i % kOfLine);
+    if (in_line >= kLineWords) return end_;
+    return (first_ + static_cast<std::uint32_t>(i / kOfLine) * stride_) * kLineWords + in_line;
+  }
+
+  std::uint32_t bytes_;
+  std::uint32_t end_;
+  std::uint32_t own_;
+  std::uint32_t first_;
+  std::uint32_t stride_;
+};
 
 /// One line of each of `kAtOnce` (lines `stride` apart; those beyond `lines` are nothing). The
 /// threads of a line go together.
@@ -153,27 +293,15 @@ template <typename Element, RedOp kOp, int kAtOnce, typename Block>
 RW_HOST_DEVICE bool transfer_lines(Block& block, const FlaggedShape& shape,
                                    const FlaggedLocation* locations, std::uint64_t scalar,
                                    std::uint32_t first, std::uint32_t stride, std::uint32_t lines) {
-  constexpr int kWords = 2 * Block::kPieces;  // of this thread, of a line
-  const std::uint32_t end = (shape.bytes + 7) / 8;
-  const std::uint32_t own = 2 * block.first_piece();
-  // This thread's word `k` of line `u`, or past the end for the flag and for words without data.
-  const auto word_of = [&](int u, int k) {
-    const std::uint32_t in_line = own + static_cast<std::uint32_t>(k);
-    if (in_line >= kLineWords) return end;
-    return (first + static_cast<std::uint32_t>(u) * stride) * kLineWords + in_line;
-  };
-  Combined<Element, kOp, kAtOnce * kWords> combined(shape, scalar);
-  std::uint64_t words[kAtOnce * kWords] = {};
-  const FlaggedLocation* next = locations;
+  const ThreadWords<Block, kAtOnce> own(block, shape, first, stride);
+  constexpr int kWords = ThreadWords<Block, kAtOnce>::kWords;
+  Combined<Element, kOp, kWords> combined(shape, scalar);
+  std::uint64_t words[kWords] = {};
   RW_ROLLED
   for (std::uint32_t s = 0; s < shape.num_sources; ++s) {
-    const FlaggedLocation location = *next++;
+    const FlaggedLocation location = locations[s];
     if (location.flag == 0) {
-      RW_UNROLL
-      for (int i = 0; i < kAtOnce * kWords; ++i) {
-        const std::uint32_t w = word_of(i / kWords, i % kWords);
-        if (w < end) words[i] = load_word(block, location.data, w, shape.bytes);
-      }
+      own.load(block, location.data, words);
     } else if (!block.template load_pieces<kAtOnce>(location.data, first, stride, lines,
                                                     location.flag, words)) {
       return false;
@@ -181,26 +309,62 @@ RW_HOST_DEVICE bool transfer_lines(Block& block, const FlaggedShape& shape,
     combined.take(s, words);
   }
   combined.finish(words);
-  const FlaggedLocation* last = locations + shape.num_sources + shape.num_destinations;
-  RW_ROLLED
-  while (next < last) {
-    const FlaggedLocation location = *next++;
-    if (location.flag != 0) {
-      block.template store_pieces<kAtOnce>(location.data, first, stride, lines, location.flag,
-                                           words);
-    } else if (location.data != nullptr) {
-      RW_UNROLL
-      for (int i = 0; i < kAtOnce * kWords; ++i) {
-        const std::uint32_t w = word_of(i / kWords, i % kWords);
-        if (w < end) store_word(block, location.data, w, shape.bytes, words[i]);
-      }
-    }
-  }
+  own.store(block, shape, locations, lines, words);
   return true;
 }
 
+/// One line of a step of many sources, of which the threads of a line wait for kSourcesAtOnce
+/// together; nothing where `line` is beyond `lines`. As transfer_ll_many().
 /// @return false when the block was told to stop
 template <typename Element, RedOp kOp, typename Block>
+RW_HOST_DEVICE bool transfer_line_many(Block& block, const FlaggedShape& shape,
+                                       const FlaggedLocation* locations, std::uint64_t scalar,
+                                       std::uint32_t line, std::uint32_t lines) {
+  const ThreadWords<Block, 1> own(block, shape, line, 0);
+  constexpr int kWords = ThreadWords<Block, 1>::kWords;
+  Combined<Element, kOp, kWords> combined(shape, scalar);
+  std::uint64_t words[kWords] = {};
+  RW_ROLLED
+  for (std::uint32_t first = 0; first < shape.num_sources; first += kSourcesAtOnce) {
+    const std::byte* at[kSourcesAtOnce] = {};
+    std::uint32_t flags[kSourcesAtOnce] = {};
+    typename Block::Piece pieces[kSourcesAtOnce];
+    RW_UNROLL
+    for (std::uint32_t u = 0; u < kSourcesAtOnce; ++u) {
+      if (first + u >= shape.num_sources) continue;
+      flags[u] = locations[first + u].flag;
+      at[u] = locations[first + u].data;
+      if (flags[u] != 0) continue;
+      own.load(block, at[u], words);  // before the others come
+      block.set_words(pieces[u], words);
+    }
+    const bool there = block.wait_together([&] {
+      RW_UNROLL
+      for (std::uint32_t u = 0; u < kSourcesAtOnce; ++u) {
+        if (flags[u] != 0 && line < lines) pieces[u] = block.look_at_piece(at[u], line);
+      }
+      bool all = true;
+      RW_UNROLL
+      for (std::uint32_t u = 0; u < kSourcesAtOnce; ++u) {
+        if (flags[u] != 0) all = all && block.has_flag(pieces[u], flags[u]);
+      }
+      return block.all_of_group(all || line >= lines);
+    });
+    if (!there) return false;
+    RW_UNROLL
+    for (std::uint32_t u = 0; u < kSourcesAtOnce; ++u) {
+      if (first + u >= shape.num_sources) continue;
+      block.words_of(pieces[u], words);
+      combined.take(first + u, words);
+    }
+  }
+  combined.finish(words);
+  own.store(block, shape, locations, lines, words);
+  return true;
+}
+
+/// As transfer_ll().
+template <typename Element, RedOp kOp, KernelKind kKind, typename Block>
 RW_HOST_DEVICE bool transfer_ll128(Block& block, const FlaggedShape& shape,
                                    const FlaggedLocation* locations, std::uint64_t scalar) {
   constexpr int kAtOnce = sizeof(typename Element::Stored) == 1 && !kOnlyCopied<Element> ? 2 : 4;
@@ -210,6 +374,12 @@ RW_HOST_DEVICE bool transfer_ll128(Block& block, const FlaggedShape& shape,
   const std::uint32_t stride = block.size() * Block::kPieces / 8;
   std::uint32_t first = block.thread() * Block::kPieces / 8;
   if (lines <= stride) {
+    if constexpr (kKind == KernelKind::kManySources) {
+      if (shape.num_sources > kFewSources) {
+        return block.group_first_line() >= lines ||
+               transfer_line_many<Element, kOp>(block, shape, locations, scalar, first, lines);
+      }
+    }
     return block.group_first_line() >= lines ||
            transfer_lines<Element, kOp, 1>(block, shape, locations, scalar, first, stride, lines);
   }

@@ -51,8 +51,8 @@ struct FlaggedStrand {
   bool posts = false;  ///< some links are over a network
 };
 
-/// `kNotes` false: without what only network links need (FlaggedStrand::posts).
-template <Protocol kProtocol, typename Element, RedOp kOp, bool kNotes, typename Block>
+/// `kKind`: of the kernel. Only kNotes has what network links need (FlaggedStrand::posts).
+template <Protocol kProtocol, typename Element, RedOp kOp, KernelKind kKind, typename Block>
 class FlaggedWalk {
  public:
   RW_HOST_DEVICE FlaggedWalk(Block& block, const FlaggedStrand& strand, const Call& call)
@@ -112,7 +112,7 @@ class FlaggedWalk {
       stopped_ = block_.sync_or(stopped_);
       if (stopped_) return;
       keep_counters();
-      if constexpr (kNotes && kProtocol == Protocol::kLl) {
+      if constexpr (kKind == KernelKind::kNotes && kProtocol == Protocol::kLl) {
         if (strand_.posts) post();
       }
       RW_ROLLED
@@ -120,9 +120,10 @@ class FlaggedWalk {
         const FlaggedShape shape = strand_.shapes[s];
         if (shape.bytes == 0 || stopped_) continue;
         const FlaggedLocation* locations = strand_.at + shape.first_location;
-        stopped_ = kProtocol == Protocol::kLl
-                       ? !transfer_ll<Element, kOp>(block_, shape, locations, call_.scalar)
-                       : !transfer_ll128<Element, kOp>(block_, shape, locations, call_.scalar);
+        stopped_ =
+            kProtocol == Protocol::kLl
+                ? !transfer_ll<Element, kOp, kKind>(block_, shape, locations, call_.scalar)
+                : !transfer_ll128<Element, kOp, kKind>(block_, shape, locations, call_.scalar);
       }
       if (++round_ == strand_.rounds) return;
       block_.sync();

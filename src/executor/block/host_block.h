@@ -2,6 +2,7 @@
 // transfers run under sanitizers, without a GPU.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <barrier>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "executor/block/arithmetic.h"
@@ -100,12 +102,15 @@ class HostBlock {
     store_release(words + 1, both[1]);
   }
 
+  [[nodiscard]] Pack look_at_line(const std::byte* line) const {
+    return std::bit_cast<Pack>(
+        std::array{load_acquire(half(line, 0)), load_acquire(half(line, 1))});
+  }
   bool load_line(const std::byte* line, std::uint32_t flag, std::uint64_t& word) {
     return wait([&] {
-      const std::uint64_t low = load_acquire(half(line, 0));
-      const std::uint64_t high = load_acquire(half(line, 1));
-      word = (low & 0xffffffffU) | high << 32U;
-      return low >> 32U == flag && high >> 32U == flag;
+      const Pack pack = look_at_line(line);
+      word = pack.words[0] | std::uint64_t{pack.words[2]} << 32U;
+      return pack.words[1] == flag && pack.words[3] == flag;
     });
   }
   void store_line(std::byte* line, std::uint32_t flag, std::uint64_t word) const {
@@ -129,6 +134,30 @@ class HostBlock {
       }
       return true;
     });
+  }
+  struct Piece {
+    std::uint64_t words[2 * kPieces] = {};
+  };
+  // The word with the flag first: the others were stored before it.
+  [[nodiscard]] Piece look_at_piece(const std::byte* slot, std::uint32_t line) const {
+    Piece piece;
+    const std::byte* at = slot + line * kLine128Bytes;
+    for (int k = 2 * kPieces; k-- > 0;) piece.words[k] = load_acquire(half(at, k));
+    return piece;
+  }
+  static bool has_flag(const Piece& piece, std::uint32_t flag) {
+    return piece.words[kLineWords] == flag;
+  }
+  static void words_of(const Piece& piece, std::uint64_t (&words)[2 * kPieces]) {
+    std::copy_n(piece.words, 2 * kPieces, words);
+  }
+  static void set_words(Piece& piece, const std::uint64_t (&words)[2 * kPieces]) {
+    std::copy_n(words, 2 * kPieces, piece.words);
+  }
+  static bool all_of_group(bool value) { return value; }
+  template <typename Condition>
+  bool wait_together(Condition&& condition) {
+    return wait(std::forward<Condition>(condition));
   }
   template <int kLines>
   void store_pieces(std::byte* slot, std::uint32_t first, std::uint32_t stride, std::uint32_t lines,

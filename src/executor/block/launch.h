@@ -153,6 +153,20 @@ struct LaunchStamps {
   }
 };
 
+/// Shares and parts of channels are multiples of it, in bytes: a line of ll128, and of caches.
+inline constexpr std::size_t kShareGranule = 128;
+
+/// Elements, or bytes, of the part of `units` that is a channel's share: of `channels` channels and
+/// `parts` parts, each a multiple of `granule`.
+constexpr std::size_t share_of_channel(std::size_t units, std::size_t channels,
+                                       std::size_t granule) {
+  return ((units + channels - 1) / channels + granule - 1) / granule * granule;
+}
+constexpr std::size_t part_of_channel(std::size_t units, std::size_t parts, std::size_t channels,
+                                      std::size_t granule) {
+  return share_of_channel(share_of_channel(units, channels, granule), parts, granule);
+}
+
 /// What every launch needs of the other ranks beside the ends of links.
 struct LaunchLinks {
   Control* control = nullptr;
@@ -171,7 +185,7 @@ struct LaunchLinks {
   LaunchStamps stamps;
 
   /// The launch notes when its blocks ran, or sends over network links: it needs kernels that do
-  /// (run_channel()).
+  /// (KernelKind).
   [[nodiscard]] constexpr bool noted() const noexcept {
     return stamps.words != nullptr || network_tag != nullptr;
   }
@@ -245,6 +259,7 @@ struct ProgramRoom {
   std::uint32_t max_operands = 0;  ///< of any step
   std::uint32_t max_sends = 0;
   // Of the others.
+  std::uint32_t max_sources = 0;    ///< of any step
   std::uint32_t max_steps = 0;      ///< of any program
   std::uint32_t max_locations = 0;  ///< of any program
   std::uint32_t max_ends = 0;       ///< of any program, in one direction; at most a block's threads
@@ -333,5 +348,25 @@ struct MessageArgs {
   Message messages[kMaxMessages];
 };
 static_assert(sizeof(MessageArgs) <= 4096);
+
+/// What a kernel of ll or ll128 has code for beside what every call needs. Code that a launch does
+/// not use costs it time all the same: notes 0.1 to 0.2 us (8 bytes to 64 KiB), many sources 4 to
+/// 15% of the time of two ranks (two H200). Protocol simple has one kernel for all.
+enum class KernelKind : std::uint8_t {
+  kLeast,
+  kNotes,        ///< for LaunchLinks::noted()
+  kManySources,  ///< for steps of more than kFewSources sources: waits for several at once
+};
+inline constexpr int kNumKernelKinds = 3;
+/// Sources that are waited for one after the other: one of two is this rank's own.
+inline constexpr std::uint32_t kFewSources = 2;
+
+constexpr KernelKind kind_of(const LaunchArgs& args) noexcept {
+  if (args.links.noted()) return KernelKind::kNotes;
+  return args.room.max_sources > kFewSources ? KernelKind::kManySources : KernelKind::kLeast;
+}
+constexpr KernelKind kind_of(const MessageArgs& args) noexcept {
+  return args.links.noted() ? KernelKind::kNotes : KernelKind::kLeast;
+}
 
 }  // namespace ropewalk::executor

@@ -78,6 +78,7 @@ Piece flagged(const Program& program, BlockEnds& ends, PackedPrograms& packed) {
     record.finished = step.finished;
     record.first_location = static_cast<std::uint16_t>(locations.size());
     record.num_sources = static_cast<std::uint16_t>(step.num_operands);
+    packed.room.max_sources = std::max(packed.room.max_sources, step.num_operands);
     record.num_destinations = static_cast<std::uint16_t>(step.num_sends + 1);
     const auto number = static_cast<std::uint16_t>(steps.size());
     for (std::uint32_t k = 0; k < step.num_operands; ++k) {

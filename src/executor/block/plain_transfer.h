@@ -43,7 +43,7 @@ template <typename Element, RedOp kOp, typename Block>
 RW_HOST_DEVICE void combine_packs(Block& block, const BlockTransfer& transfer, std::size_t packs) {
   constexpr std::size_t kPerPack = sizeof(Pack) / sizeof(typename Element::Stored);
   // Sums of small types are wider than their packs, and registers are few.
-  constexpr std::size_t kAtOnce = sizeof(typename Element::Stored) >= 4   ? 8
+  constexpr std::size_t kAtOnce = sizeof(typename Element::Stored) >= 4   ? 4
                                   : sizeof(typename Element::Stored) == 2 ? 4
                                                                           : 2;
   const Arithmetic<Element, kOp> arithmetic(transfer.what.scaled_source, transfer.what.divisor,
@@ -51,13 +51,14 @@ RW_HOST_DEVICE void combine_packs(Block& block, const BlockTransfer& transfer, s
   const std::size_t stride = block.size();
   for (std::size_t first = block.thread(); first < packs; first += kAtOnce * stride) {
     typename Element::Compute sums[kAtOnce][kPerPack] = {};
-    for (std::uint32_t s = 0; s < transfer.what.num_sources; ++s) {
+    const auto load = [&](std::uint32_t s, PackOf<Element>(&in)[kAtOnce]) {
       const auto* from = reinterpret_cast<const Pack*>(transfer.sources[s].data) + first;
-      PackOf<Element> in[kAtOnce] = {};
       RW_UNROLL
       for (std::size_t u = 0; u < kAtOnce; ++u) {
         if (first + u * stride < packs) in[u].pack = block.load(from + u * stride);
       }
+    };
+    const auto take = [&](std::uint32_t s, const PackOf<Element>(&in)[kAtOnce]) {
       RW_UNROLL
       for (std::size_t u = 0; u < kAtOnce; ++u) {
         RW_UNROLL
@@ -65,6 +66,17 @@ RW_HOST_DEVICE void combine_packs(Block& block, const BlockTransfer& transfer, s
           arithmetic.take(sums[u][e], s, in[u].elements[e]);
         }
       }
+    };
+    // Two sources at a time: the loads of one do not wait for those of the other.
+    RW_ROLLED
+    for (std::uint32_t s = 0; s < transfer.what.num_sources; s += 2) {
+      PackOf<Element> one[kAtOnce] = {};
+      PackOf<Element> other[kAtOnce] = {};
+      const bool both = s + 1 < transfer.what.num_sources;
+      load(s, one);
+      if (both) load(s + 1, other);
+      take(s, one);
+      if (both) take(s + 1, other);
     }
     PackOf<Element> out[kAtOnce] = {};
     RW_UNROLL

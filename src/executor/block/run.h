@@ -82,12 +82,12 @@ RW_HOST_DEVICE void lay_share(Strand& strand, const LaunchArgs& args, std::uint3
 
 /// Runs a FlaggedWalk after the prologue. Its threads end one by one: where the end is noted, they
 /// wait for each other, as the next launch would for the last of them.
-template <bool kNotes, typename Block, typename Walk>
+template <KernelKind kKind, typename Block, typename Walk>
 RW_HOST_DEVICE void run_stamped(Block& block, Walk& walk, const LaunchStamps& stamps,
                                 std::uint32_t number) {
-  if constexpr (kNotes) stamp_begin(block, stamps, number);
+  if constexpr (kKind == KernelKind::kNotes) stamp_begin(block, stamps, number);
   walk.run();
-  if constexpr (kNotes) {
+  if constexpr (kKind == KernelKind::kNotes) {
     if (stamps.words == nullptr) return;
     stamp_end(block, stamps, number, block.sync_or(walk.stopped()));
   }
@@ -96,9 +96,8 @@ RW_HOST_DEVICE void run_stamped(Block& block, Walk& walk, const LaunchStamps& st
 /// One channel of a collective, from the first load to the last store. `shared` is
 /// shared_bytes(args, kProtocol) of memory of this block, aligned to 16.
 ///
-/// `kNotes`: of LaunchLinks::noted(). A kernel of ll or ll128 that has no code for that, even
-/// unused, is over 0.1 to 0.2 us sooner (two H200, 8 bytes to 64 KiB). Simple has it always.
-template <Protocol kProtocol, typename Element, RedOp kOp, bool kNotes, typename Block>
+/// `kKind`: kind_of(args); any for simple.
+template <Protocol kProtocol, typename Element, RedOp kOp, KernelKind kKind, typename Block>
 RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint32_t channel,
                                 std::byte* shared) {
   std::byte* room = shared;
@@ -164,10 +163,10 @@ RW_HOST_DEVICE void run_channel(Block& block, const LaunchArgs& args, std::uint3
     strand.slot_stride = args.slot_stride;
     strand.chunk_stride = args.chunk_stride;
     strand.posts = args.links.network_tag != nullptr;
-    FlaggedWalk<kProtocol, Element, kOp, kNotes, Block> walk(block, strand, args.call);
+    FlaggedWalk<kProtocol, Element, kOp, kKind, Block> walk(block, strand, args.call);
     walk.lay_out();
     block.prologue();
-    run_stamped<kNotes>(block, walk, args.links.stamps, channel);
+    run_stamped<kKind>(block, walk, args.links.stamps, channel);
   }
 }
 
@@ -278,7 +277,7 @@ RW_HOST_DEVICE void run_simple_message(Block& block, const MessageArgs& args,
 }
 
 /// The same by the other protocols.
-template <Protocol kProtocol, bool kNotes, typename Block>
+template <Protocol kProtocol, KernelKind kKind, typename Block>
 RW_HOST_DEVICE void run_flagged_message(Block& block, const MessageArgs& args,
                                         const Message& message, std::uint32_t channel,
                                         MessageShared& shared) {
@@ -327,14 +326,15 @@ RW_HOST_DEVICE void run_flagged_message(Block& block, const MessageArgs& args,
                                              : shared.receive_end.shape.slot_bytes));
   strand.posts = message.sends && shared.send_end.posts != nullptr;
   const Call call = call_of(message, args);
-  FlaggedWalk<kProtocol, CopiedElement, RedOp::kSum, kNotes, Block> walk(block, strand, call);
+  FlaggedWalk<kProtocol, CopiedElement, RedOp::kSum, kKind, Block> walk(block, strand, call);
   walk.lay_out();
   block.prologue();
-  run_stamped<kNotes>(block, walk, args.links.stamps, message.first_block + channel);
+  run_stamped<kKind>(block, walk, args.links.stamps, message.first_block + channel);
 }
 
-/// What block `number` of a launch of messages does. `kNotes`: as run_channel()'s.
-template <bool kNotes, typename Block>
+/// What block `number` of a launch of messages does. `kKind`: kNotes where it is noted(), or
+/// kLeast.
+template <KernelKind kKind, typename Block>
 RW_HOST_DEVICE void run_message(Block& block, const MessageArgs& args, std::uint32_t number,
                                 MessageShared& shared) {
   std::uint32_t m = 0;
@@ -344,10 +344,10 @@ RW_HOST_DEVICE void run_message(Block& block, const MessageArgs& args, std::uint
   switch (message.protocol) {
     case Protocol::kSimple: run_simple_message(block, args, message, channel, shared); break;
     case Protocol::kLl:
-      run_flagged_message<Protocol::kLl, kNotes>(block, args, message, channel, shared);
+      run_flagged_message<Protocol::kLl, kKind>(block, args, message, channel, shared);
       break;
     case Protocol::kLl128:
-      run_flagged_message<Protocol::kLl128, kNotes>(block, args, message, channel, shared);
+      run_flagged_message<Protocol::kLl128, kKind>(block, args, message, channel, shared);
       break;
   }
 }

@@ -32,9 +32,14 @@
 //   load(const T*), store(Pack*)      of data that another GPU may have written
 //   load_own(const T*)                of data that this block wrote, or a launch before it
 //   load_line(), store_line()         a line of an ll link; the former waits
+//   look_at_line()                    the same as it is now
 //   first_piece(), kPieces            which of the eight pieces of a line of ll128 are this
 //                                     thread's
 //   load_pieces(), store_pieces()     these; the former waits
+//   look_at_piece(), has_flag()       these of one line, as they are now; whether its flag is there
+//   words_of(), set_words()           a Piece's words
+//   wait_together(condition)          wait() of threads that go together (a line's, and more)
+//   all_of_group(bool)                whether it holds for all of these
 //   prologue()                        comes before what an earlier launch wrote is read
 //   load_acquire, load_relaxed, store_release, store_relaxed      of counters, system-wide
 //   fence_release()                   before store_relaxed(): what this thread has seen done

@@ -71,6 +71,10 @@ class CudaBlock {
   }
 
   // ---- ll lines ----
+  /// A line as it is now.
+  __device__ Pack look_at_line(const std::byte* line) const {
+    return load(reinterpret_cast<const Pack*>(line));
+  }
   /// Waits for a line and loads its word. @return false when the block must stop
   __device__ bool load_line(const std::byte* line, std::uint32_t flag, std::uint64_t& word) {
     return wait([&] {
@@ -113,6 +117,24 @@ class CudaBlock {
       return __all_sync(0xffffffffU, there) != 0;
     });
   }
+  /// This thread's of one line, as it is now.
+  using Piece = Pack;
+  __device__ Piece look_at_piece(const std::byte* slot, std::uint32_t line) const {
+    return load(piece(slot, line));
+  }
+  /// Whether the line has the flag, as far as this thread knows.
+  __device__ bool has_flag(const Piece& piece, std::uint32_t flag) const {
+    return first_piece() != 7 || piece.words[2] == flag;
+  }
+  __device__ static void words_of(const Piece& piece, std::uint64_t (&words)[2]) {
+    words[0] = piece.words[0] | std::uint64_t{piece.words[1]} << 32U;
+    words[1] = piece.words[2] | std::uint64_t{piece.words[3]} << 32U;
+  }
+  __device__ static void set_words(Piece& piece, const std::uint64_t (&words)[2]) {
+    piece = {{static_cast<std::uint32_t>(words[0]), static_cast<std::uint32_t>(words[0] >> 32U),
+              static_cast<std::uint32_t>(words[1]), static_cast<std::uint32_t>(words[1] >> 32U)}};
+  }
+  __device__ static bool all_of_group(bool value) { return __all_sync(0xffffffffU, value) != 0; }
   template <int kLines>
   __device__ void store_pieces(std::byte* slot, std::uint32_t first, std::uint32_t stride,
                                std::uint32_t lines, std::uint32_t flag,

@@ -7,7 +7,7 @@
 
 namespace ropewalk::executor {
 
-KernelPair cuda_kernels(Protocol protocol, DataType type, RedOp op, bool combines) {
+Kernels cuda_kernels(Protocol protocol, DataType type, RedOp op, bool combines) {
   static const ProtocolKernels kCopies = copy_kernels();
   static const std::array<KernelRow, kNumDataTypes> kKernels{
       kernels_of<DataType::kInt8>(),       kernels_of<DataType::kUint8>(),
@@ -22,6 +22,6 @@ KernelPair cuda_kernels(Protocol protocol, DataType type, RedOp op, bool combine
   return kKernels[static_cast<std::size_t>(type)][static_cast<std::size_t>(op)][p];
 }
 
-KernelPair cuda_message_kernels() { return message_kernels(); }
+Kernels cuda_message_kernels() { return message_kernels(); }
 
 }  // namespace ropewalk::executor

@@ -10,12 +10,12 @@
 
 namespace ropewalk::executor {
 
-template <Protocol kProtocol, DataType kType, RedOp kOp, bool kNotes>
+template <Protocol kProtocol, DataType kType, RedOp kOp, KernelKind kKind>
 __global__ void __launch_bounds__(launch_threads(kProtocol, kMaxThreads), 1)
     walk_channels(const __grid_constant__ LaunchArgs args) {
   extern __shared__ __align__(16) std::byte shared[];
   CudaBlock block(args.links, &args.call.tag);
-  run_channel<kProtocol, ElementOf<kType>, kOp, kNotes>(block, args, blockIdx.x, shared);
+  run_channel<kProtocol, ElementOf<kType>, kOp, kKind>(block, args, blockIdx.x, shared);
 }
 
 template <DataType kType>
@@ -23,13 +23,16 @@ KernelRow kernel_row() {
   KernelRow row{};
   const auto add = [&]<RedOp kOp>(std::integral_constant<RedOp, kOp>) {
     const auto address = [](auto* kernel) { return reinterpret_cast<const void*>(kernel); };
-    const void* const simple = address(&walk_channels<Protocol::kSimple, kType, kOp, true>);
-    row[static_cast<std::size_t>(kOp)] = {
-        KernelPair{simple, simple},
-        KernelPair{address(&walk_channels<Protocol::kLl, kType, kOp, false>),
-                   address(&walk_channels<Protocol::kLl, kType, kOp, true>)},
-        KernelPair{address(&walk_channels<Protocol::kLl128, kType, kOp, false>),
-                   address(&walk_channels<Protocol::kLl128, kType, kOp, true>)}};
+    const void* const simple =
+        address(&walk_channels<Protocol::kSimple, kType, kOp, KernelKind::kNotes>);
+    const auto of = [&]<Protocol kProtocol>(std::integral_constant<Protocol, kProtocol>) {
+      return Kernels{address(&walk_channels<kProtocol, kType, kOp, KernelKind::kLeast>),
+                     address(&walk_channels<kProtocol, kType, kOp, KernelKind::kNotes>),
+                     address(&walk_channels<kProtocol, kType, kOp, KernelKind::kManySources>)};
+    };
+    row[static_cast<std::size_t>(kOp)] = {Kernels{simple, simple, simple},
+                                          of(std::integral_constant<Protocol, Protocol::kLl>{}),
+                                          of(std::integral_constant<Protocol, Protocol::kLl128>{})};
   };
   add(std::integral_constant<RedOp, RedOp::kSum>{});
   add(std::integral_constant<RedOp, RedOp::kProd>{});

@@ -202,17 +202,27 @@ class Machine {
   std::vector<std::vector<CallTag*>> addresses_;  // [rank][peer]: where the peer has its tags
 };
 
-// With the kernel that such a launch has: protocol simple has one (run_channel()).
-template <Protocol kProtocol, typename Element, RedOp kOp, typename Block>
-void run_noted(Block& block, const LaunchArgs& args, std::uint32_t channel, std::byte* memory) {
-  if (kProtocol == Protocol::kSimple || args.links.noted()) {
-    run_channel<kProtocol, Element, kOp, true>(block, args, channel, memory);
+// With the kernel that such a launch has, where it is compiled: protocol simple has one, and that
+// of many sources is compiled `if_many`.
+template <Protocol kProtocol, typename Element, RedOp kOp, bool kIfMany, typename Block>
+void run_as_launched(Block& block, const LaunchArgs& args, std::uint32_t channel,
+                     std::byte* memory) {
+  if (kProtocol == Protocol::kSimple || kind_of(args) == KernelKind::kNotes) {
+    run_channel<kProtocol, Element, kOp, KernelKind::kNotes>(block, args, channel, memory);
   } else if constexpr (kProtocol != Protocol::kSimple) {
-    run_channel<kProtocol, Element, kOp, false>(block, args, channel, memory);
+    if constexpr (kIfMany) {
+      if (kind_of(args) == KernelKind::kManySources) {
+        run_channel<kProtocol, Element, kOp, KernelKind::kManySources>(block, args, channel,
+                                                                       memory);
+        return;
+      }
+    }
+    run_channel<kProtocol, Element, kOp, KernelKind::kLeast>(block, args, channel, memory);
   }
 }
 
-// What compiles the kernels of these protocols alone; each takes a third of a second.
+// What compiles the kernels of these protocols alone; each takes a third of a second. Only where
+// they are several, that of many sources is among them.
 template <Protocol... kProtocols>
 struct Compiled {};
 using AllProtocols = Compiled<Protocol::kSimple, Protocol::kLl, Protocol::kLl128>;
@@ -226,7 +236,8 @@ constexpr BlockFunction function_of(Compiled<kProtocols...> /*protocols*/) {
             std::byte* memory) {
     const auto runs = [&]<Protocol kProtocol>() {
       if (protocol != kProtocol) return false;
-      run_noted<kProtocol, Element, kOp>(block, args, channel, memory);
+      constexpr bool kIfMany = sizeof...(kProtocols) > 1;
+      run_as_launched<kProtocol, Element, kOp, kIfMany>(block, args, channel, memory);
       return true;
     };
     const bool ran = (runs.template operator()<kProtocols>() || ...);
