@@ -331,7 +331,7 @@ TEST(DevicePricing, AChunkThatDoesNotFitASlotTakesAnotherProtocol) {
   EXPECT_EQ(DevicePricing(priced_config(), tiny, {}).price(dense, 8).protocol, Protocol::kSimple);
 }
 
-// Four H200 (benchmarks/results/gpu-four-short.txt): one hop up to 256 KiB, two for more.
+// Four H200 (benchmarks/results/gpu-four-h200.txt): one hop up to 256 KiB, two for more.
 TEST(DevicePricing, FourAddShortDataInOneHop) {
   DeviceLimits limits = nvlink();
   limits.cluster = 4;

@@ -106,6 +106,20 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
   count(launch, programs, begins);
 }
 
+// Senders to a root run ahead, so that it waits for nobody; and several lines of ll128 are loaded
+// at once as it is.
+bool LaunchMaker::waits_together(const PreparedLaunch& launch, const DevicePrograms& programs) {
+  const tune::Choice& choice = launch.choice();
+  if (choice.protocol == Protocol::kSimple) return false;
+  if (has_root(programs.checked->schedule().collective)) return false;
+  if (programs.room.max_sources <= executor::kFewSources) return false;
+  if (choice.protocol == Protocol::kLl) return true;
+  const executor::LaunchArgs& args = launch.args;
+  const std::size_t lines = divided_up(args.chunk_length * args.call.element_bytes,
+                                       std::size_t{8} * executor::kLineWords);
+  return 8 * lines <= static_cast<std::size_t>(choice.threads);
+}
+
 void LaunchMaker::count(PreparedLaunch& launch, const DevicePrograms& programs,
                         const std::vector<std::uint64_t>& begins) {
   const executor::LaunchArgs& args = launch.args;
@@ -154,6 +168,7 @@ std::unique_ptr<PreparedLaunch> LaunchMaker::make(const CollectiveCall& call, co
   args.room = programs.room;
   args.programs = programs.memory->data();
   args.output_bytes = extent.output_bytes;
+  args.waits_together = waits_together(*launch, programs);
   launch->kernels = executor::cuda_kernels(choice.protocol, call.type, call.op, combines);
   // A thread for each link.
   const unsigned least = (programs.room.max_ends + 31) / 32 * 32;

@@ -86,6 +86,7 @@ class LaunchMaker {
  private:
   DevicePrograms& programs(const tune::Choice& choice);
   void cut(PreparedLaunch& launch, const DevicePrograms& programs);
+  static bool waits_together(const PreparedLaunch& launch, const DevicePrograms& programs);
   static void count(PreparedLaunch& launch, const DevicePrograms& programs,
                     const std::vector<std::uint64_t>& begins);
 

@@ -284,6 +284,7 @@ struct LaunchArgs {
   std::uint32_t slot_stride = 0;        ///< bytes from slot to slot
   std::uint32_t chunk_stride = 0;       ///< bytes from chunk to chunk in a slot
   const std::byte* programs = nullptr;  ///< one each program_bytes
+  bool waits_together = false;          ///< it is one for KernelKind::kManySources
   // Who sees both buffers: the ranks of this process, and some others.
   bool seen_in_process = false;
   std::uint32_t num_seen = 0;
@@ -355,7 +356,8 @@ static_assert(sizeof(MessageArgs) <= 4096);
 enum class KernelKind : std::uint8_t {
   kLeast,
   kNotes,        ///< for LaunchLinks::noted()
-  kManySources,  ///< for steps of more than kFewSources sources: waits for several at once
+  kManySources,  ///< waits for several sources of a step at once; pays where there are more than
+                 ///< kFewSources, and ranks wait for each other
 };
 inline constexpr int kNumKernelKinds = 3;
 /// Sources that are waited for one after the other: one of two is this rank's own.
@@ -363,7 +365,7 @@ inline constexpr std::uint32_t kFewSources = 2;
 
 constexpr KernelKind kind_of(const LaunchArgs& args) noexcept {
   if (args.links.noted()) return KernelKind::kNotes;
-  return args.room.max_sources > kFewSources ? KernelKind::kManySources : KernelKind::kLeast;
+  return args.waits_together ? KernelKind::kManySources : KernelKind::kLeast;
 }
 constexpr KernelKind kind_of(const MessageArgs& args) noexcept {
   return args.links.noted() ? KernelKind::kNotes : KernelKind::kLeast;

@@ -288,6 +288,7 @@ inline LaunchArgs make_args(const Case& test, const PackedPrograms& programs, Ma
   args.links.num_ranks = static_cast<std::uint32_t>(s.num_ranks);
   args.program_bytes = programs.stride;
   args.room = programs.room;
+  args.waits_together = programs.room.max_sources > kFewSources;
   if (test.protocol != Protocol::kSimple) {
     const std::size_t whole = test.protocol == Protocol::kLl ? 8 : 8 * kLineWords;
     args.chunk_stride = static_cast<std::uint32_t>(
