@@ -259,6 +259,7 @@ rwResult_t failure_of_signals(int peer, rwMessageWindow_t window) {
 }
 
 TEST_P(DeviceFunctions, AWaitEndsByItsDeadline) {
+  std::atomic<int> waited{0};
   std::atomic<int> ended{0};
   with_ranks(
       2,
@@ -271,6 +272,9 @@ TEST_P(DeviceFunctions, AWaitEndsByItsDeadline) {
         const auto begin = std::chrono::steady_clock::now();
         EXPECT_NE(ropewalk::device::wait_signal(Thread{}, device, 1 - rank.rank), Status::kDone);
         EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+        // A signal that comes through meanwhile would end the other's wait well.
+        ++waited;
+        while (waited < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         const rwResult_t told = failure_of_signals(1 - rank.rank, window);
         EXPECT_TRUE(told == rwTimeout || told == rwRemoteError) << told;
         ++ended;
