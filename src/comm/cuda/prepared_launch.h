@@ -42,7 +42,7 @@ class PreparedLaunch final : public PreparedCall {
   }
 
   executor::LaunchArgs args;
-  executor::Kernels kernels{};
+  executor::CudaKernels kernels{};
   unsigned blocks = 0;
   unsigned threads = 0;
   std::size_t shared_bytes = 0;

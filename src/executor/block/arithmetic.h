@@ -49,8 +49,10 @@ class Arithmetic {
     sum = s == 0 ? x : apply<kOp>(sum, x);
   }
   RW_HOST_DEVICE Stored finish(Compute sum) const {
-    return Element::encode(divisor_ > 1 ? divide(sum, divisor_) : sum);
+    return Element::encode(divides() ? divide(sum, divisor_) : sum);
   }
+  /// Whether finish() divides, the same for all elements.
+  [[nodiscard]] RW_HOST_DEVICE bool divides() const { return divisor_ > 1; }
 
  private:
   std::int32_t scaled_source_;

@@ -44,7 +44,7 @@ RW_HOST_DEVICE void combine_packs(Block& block, const BlockTransfer& transfer, s
   constexpr std::size_t kPerPack = sizeof(Pack) / sizeof(typename Element::Stored);
   // Sums of small types are wider than their packs, and registers are few.
   constexpr std::size_t kAtOnce = sizeof(typename Element::Stored) >= 4   ? 4
-                                  : sizeof(typename Element::Stored) == 2 ? 4
+                                  : sizeof(typename Element::Stored) == 2 ? 3
                                                                           : 2;
   const Arithmetic<Element, kOp> arithmetic(transfer.what.scaled_source, transfer.what.divisor,
                                             transfer.scalar);
@@ -79,12 +79,18 @@ RW_HOST_DEVICE void combine_packs(Block& block, const BlockTransfer& transfer, s
       if (both) take(s + 1, other);
     }
     PackOf<Element> out[kAtOnce] = {};
-    RW_UNROLL
-    for (std::size_t u = 0; u < kAtOnce; ++u) {
+    const auto finish_all = [&](const auto& finish) {
       RW_UNROLL
-      for (std::size_t e = 0; e < kPerPack; ++e) {
-        out[u].elements[e] = arithmetic.finish(sums[u][e]);
+      for (std::size_t u = 0; u < kAtOnce; ++u) {
+        RW_UNROLL
+        for (std::size_t e = 0; e < kPerPack; ++e) out[u].elements[e] = finish(sums[u][e]);
       }
+    };
+    // Asked once, and not for each element: a branch for each is a third of all instructions.
+    if (arithmetic.divides()) {
+      finish_all([&](typename Element::Compute sum) { return arithmetic.finish(sum); });
+    } else {
+      finish_all([](typename Element::Compute sum) { return Element::encode(sum); });
     }
     for (std::uint32_t d = 0; d < transfer.what.num_destinations; ++d) {
       auto* to = reinterpret_cast<Pack*>(transfer.destinations[d].data);

@@ -7,7 +7,7 @@
 
 namespace ropewalk::executor {
 
-Kernels cuda_kernels(Protocol protocol, DataType type, RedOp op, bool combines) {
+CudaKernels cuda_kernels(Protocol protocol, DataType type, RedOp op, bool combines) {
   static const ProtocolKernels kCopies = copy_kernels();
   static const std::array<KernelRow, kNumDataTypes> kKernels{
       kernels_of<DataType::kInt8>(),       kernels_of<DataType::kUint8>(),
@@ -22,6 +22,6 @@ Kernels cuda_kernels(Protocol protocol, DataType type, RedOp op, bool combines) 
   return kKernels[static_cast<std::size_t>(type)][static_cast<std::size_t>(op)][p];
 }
 
-Kernels cuda_message_kernels() { return message_kernels(); }
+CudaKernels cuda_message_kernels() { return message_kernels(); }
 
 }  // namespace ropewalk::executor

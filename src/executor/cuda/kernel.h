@@ -10,18 +10,18 @@
 namespace ropewalk::executor {
 
 /// The kernels, as handles of the CUDA runtime, by KernelKind.
-using Kernels = std::array<const void*, kNumKernelKinds>;
+using CudaKernels = std::array<const void*, kNumKernelKinds>;
 /// The one for a launch, of a LaunchArgs or MessageArgs.
 template <typename Args>
-constexpr const void* of(const Kernels& kernels, const Args& args) noexcept {
+constexpr const void* of(const CudaKernels& kernels, const Args& args) noexcept {
   return kernels[static_cast<std::size_t>(kind_of(args))];
 }
 
 /// The kernels that run a call. Their only parameter is a LaunchArgs, and block b runs channel b.
 /// kAvg and kPreMulSum use the kernels of kSum; calls that combine nothing use those of `combines`
 /// == false for all types.
-Kernels cuda_kernels(Protocol protocol, DataType type, RedOp op, bool combines);
+CudaKernels cuda_kernels(Protocol protocol, DataType type, RedOp op, bool combines);
 /// Their only parameter is a MessageArgs; each message has as many blocks as channels.
-Kernels cuda_message_kernels();
+CudaKernels cuda_message_kernels();
 
 }  // namespace ropewalk::executor

@@ -26,11 +26,11 @@ KernelRow kernel_row() {
     const void* const simple =
         address(&walk_channels<Protocol::kSimple, kType, kOp, KernelKind::kNotes>);
     const auto of = [&]<Protocol kProtocol>(std::integral_constant<Protocol, kProtocol>) {
-      return Kernels{address(&walk_channels<kProtocol, kType, kOp, KernelKind::kLeast>),
-                     address(&walk_channels<kProtocol, kType, kOp, KernelKind::kNotes>),
-                     address(&walk_channels<kProtocol, kType, kOp, KernelKind::kManySources>)};
+      return CudaKernels{address(&walk_channels<kProtocol, kType, kOp, KernelKind::kLeast>),
+                         address(&walk_channels<kProtocol, kType, kOp, KernelKind::kNotes>),
+                         address(&walk_channels<kProtocol, kType, kOp, KernelKind::kManySources>)};
     };
-    row[static_cast<std::size_t>(kOp)] = {Kernels{simple, simple, simple},
+    row[static_cast<std::size_t>(kOp)] = {CudaKernels{simple, simple, simple},
                                           of(std::integral_constant<Protocol, Protocol::kLl>{}),
                                           of(std::integral_constant<Protocol, Protocol::kLl128>{})};
   };

@@ -11,7 +11,7 @@
 namespace ropewalk::executor {
 
 /// By protocol.
-using ProtocolKernels = std::array<Kernels, kNumProtocols>;
+using ProtocolKernels = std::array<CudaKernels, kNumProtocols>;
 /// By operator (sum, product, maximum, minimum).
 using KernelRow = std::array<ProtocolKernels, 4>;
 
@@ -20,6 +20,6 @@ KernelRow kernels_of();
 /// Kernels that only copy.
 ProtocolKernels copy_kernels();
 /// Kernels of messages.
-Kernels message_kernels();
+CudaKernels message_kernels();
 
 }  // namespace ropewalk::executor

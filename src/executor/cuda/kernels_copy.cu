@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(launch_threads(Protocol::kSimple, kMaxThreads)
 }
 
 template <Protocol kProtocol>
-Kernels kernels() {
+CudaKernels kernels() {
   const auto* const notes =
       reinterpret_cast<const void*>(&copy_channels<kProtocol, KernelKind::kNotes>);
   if constexpr (kProtocol == Protocol::kSimple) {
@@ -35,7 +35,7 @@ Kernels kernels() {
 
 }  // namespace
 
-Kernels message_kernels() {
+CudaKernels message_kernels() {
   const auto* const least = reinterpret_cast<const void*>(&carry_messages<KernelKind::kLeast>);
   return {least, reinterpret_cast<const void*>(&carry_messages<KernelKind::kNotes>), least};
 }
