@@ -111,7 +111,7 @@ TEST(Block, AddsMoreSourcesThanAreWaitedForTogether) {
       Case test;
       test.schedule = schedule::compile(algorithm, {collective, ranks, 0, 1});
       for (const Protocol protocol : {Protocol::kLl, Protocol::kLl128}) {
-        for (const std::size_t count : {1, 67, 400}) {
+        for (const std::size_t count : {std::size_t{1}, std::size_t{67}, std::size_t{400}}) {
           test.protocol = protocol;
           test.count = count;
           const std::uint64_t wrong = run<Float, RedOp::kSum>(test);
