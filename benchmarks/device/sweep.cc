@@ -4,9 +4,8 @@
 //
 //   sweep check                    every collective, type and operator, many sizes: counts errors
 //   sweep time OP BYTES... -- NAME=VALUE...    microseconds by stream and by graph, per setting
-//   sweep times < LINES            the same for each line, such as "all_reduce 8 64 --
-//   PROTOCOL=ll";
-//                                  each line has all settings that another one has
+//   sweep times < LINES            the same for each line: OP BYTES... -- NAME=VALUE..., all lines
+//                                  with the same names, since settings stay
 //   sweep limits                   launches, copies, flags
 #include <cuda_runtime.h>
 #include <fmt/format.h>

@@ -183,9 +183,11 @@ Choice DevicePricing::by_protocol(const ScheduleShape& shape, Seconds per_byte, 
                              std::max(1, channels.most / channels.multiple)) *
                     channels.multiple;
   // A channel's share of each part, as launches cut it.
-  const std::size_t part = executor::part_of_channel(
-      std::max<std::size_t>(1, unit_bytes), static_cast<std::size_t>(shape.parts),
-      static_cast<std::size_t>(choice.channels), executor::kShareGranule);
+  const std::size_t share =
+      executor::whole_share(std::max<std::size_t>(1, unit_bytes),
+                            static_cast<std::size_t>(choice.channels), executor::kShareGranule);
+  const std::size_t part =
+      executor::whole_share(share, static_cast<std::size_t>(shape.parts), executor::kShareGranule);
   if (protocol == Protocol::kSimple) {
     choice.threads = static_cast<int>(executor::kMaxThreads);
     choice.chunk_bytes = std::clamp(part / 4, std::min(kLeastDeviceChunk, slot_bytes), slot_bytes);

@@ -66,8 +66,7 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
   const bool even = std::ranges::all_of(
       schedule.weight, [&](int weight) { return weight == schedule.weight.front(); });
   std::vector<std::uint64_t> begins;
-  args.share =
-      executor::share_of_channel(walker.count, static_cast<std::size_t>(channels), granule);
+  args.share = executor::whole_share(walker.count, static_cast<std::size_t>(channels), granule);
   launch.blocks = static_cast<unsigned>(channels);
   if (even) {
     launch.blocks =
@@ -78,8 +77,8 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
       const schedule::Range range =
           schedule::channel_range(walker.count, schedule.weight.data(), channels, c, granule);
       begins.push_back(range.begin);
-      begins.push_back(executor::share_of_channel(
-          range.count, static_cast<std::size_t>(schedule.parts), granule));
+      begins.push_back(
+          executor::whole_share(range.count, static_cast<std::size_t>(schedule.parts), granule));
       args.share = std::max(args.share, range.count);
     }
     begins.push_back(walker.count);
@@ -87,7 +86,7 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
     args.begins = reinterpret_cast<const std::uint64_t*>(launch.begins->data());
   }
   args.part_length =
-      executor::share_of_channel(args.share, static_cast<std::size_t>(schedule.parts), granule);
+      executor::whole_share(args.share, static_cast<std::size_t>(schedule.parts), granule);
   args.chunk_length = std::max<std::size_t>(1, choice.chunk_bytes / walker.element_bytes);
   if (choice.protocol != Protocol::kSimple) {
     // Rounds of one size, each a whole number of what the protocol moves at once.

@@ -13,6 +13,17 @@ struct alignas(16) Pack {
   std::uint32_t words[4];
 };
 
+/// A line of ll: a word, with the flag beside each half.
+RW_HOST_DEVICE inline Pack line_of(std::uint64_t word, std::uint32_t flag) {
+  return {{static_cast<std::uint32_t>(word), flag, static_cast<std::uint32_t>(word >> 32U), flag}};
+}
+RW_HOST_DEVICE inline std::uint64_t word_of(const Pack& line) {
+  return line.words[0] | std::uint64_t{line.words[2]} << 32U;
+}
+RW_HOST_DEVICE inline bool has_flag(const Pack& line, std::uint32_t flag) {
+  return line.words[1] == flag && line.words[3] == flag;
+}
+
 template <typename Element>
 union PackOf {
   Pack pack;

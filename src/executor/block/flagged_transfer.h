@@ -111,35 +111,37 @@ class Combined {
 /// before it has come, takes 0.2 us for each of them.
 inline constexpr std::uint32_t kSourcesAtOnce = 4;
 
-// ---- ll ---------------------------------------------------------------------------------
-
-/// A line: a word, with the flag beside each half.
-RW_HOST_DEVICE inline Pack line_of(std::uint64_t word, std::uint32_t flag) {
-  return {{static_cast<std::uint32_t>(word), flag, static_cast<std::uint32_t>(word >> 32U), flag}};
-}
-RW_HOST_DEVICE inline std::uint64_t word_of(const Pack& line) {
-  return line.words[0] | std::uint64_t{line.words[2]} << 32U;
-}
-RW_HOST_DEVICE inline bool has_flag(const Pack& line, std::uint32_t flag) {
-  return line.words[1] == flag && line.words[3] == flag;
-}
-
-/// Stores word `w` of a step's result wherever it goes.
-template <typename Block>
-RW_HOST_DEVICE void store_result(Block& block, const FlaggedShape& shape,
-                                 const FlaggedLocation* locations, std::uint32_t w,
-                                 std::uint64_t word) {
+/// Where a step's result goes: `to_link` takes the location of each link, `to_output` the address
+/// in this rank's output, if there is one.
+template <typename ToLink, typename ToOutput>
+RW_HOST_DEVICE void for_destinations(const FlaggedShape& shape, const FlaggedLocation* locations,
+                                     const ToLink& to_link, const ToOutput& to_output) {
   const FlaggedLocation* next = locations + shape.num_sources;
   const FlaggedLocation* end = next + shape.num_destinations;
   RW_ROLLED
   while (next < end) {
     const FlaggedLocation location = *next++;
     if (location.flag != 0) {
-      block.store_line(location.data + 16 * std::size_t{w}, location.flag, word);
+      to_link(location);
     } else if (location.data != nullptr) {
-      store_word(block, location.data, w, shape.bytes, word);
+      to_output(location.data);
     }
   }
+}
+
+// ---- ll ---------------------------------------------------------------------------------
+
+/// Stores word `w` of a step's result wherever it goes.
+template <typename Block>
+RW_HOST_DEVICE void store_result(Block& block, const FlaggedShape& shape,
+                                 const FlaggedLocation* locations, std::uint32_t w,
+                                 std::uint64_t word) {
+  for_destinations(
+      shape, locations,
+      [&](const FlaggedLocation& link) {
+        block.store_line(link.data + 16 * std::size_t{w}, link.flag, word);
+      },
+      [&](std::byte* output) { store_word(block, output, w, shape.bytes, word); });
 }
 
 /// A step of many sources, of which a thread waits for kSourcesAtOnce together.
@@ -252,22 +254,18 @@ class ThreadWords {
   RW_HOST_DEVICE void store(Block& block, const FlaggedShape& shape,
                             const FlaggedLocation* locations, std::uint32_t lines,
                             const std::uint64_t (&words)[kWords]) const {
-    const FlaggedLocation* next = locations + shape.num_sources;
-    const FlaggedLocation* last = next + shape.num_destinations;
-    RW_ROLLED
-    while (next < last) {
-      const FlaggedLocation location = *next++;
-      if (location.flag != 0) {
-        block.template store_pieces<kAtOnce>(location.data, first_, stride_, lines, location.flag,
-                                             words);
-      } else if (location.data != nullptr) {
-        RW_UNROLL
-        for (int i = 0; i < kWords; ++i) {
-          const std::uint32_t w = index(i);
-          if (w < end_) store_word(block, location.data, w, bytes_, words[i]);
-        }
-      }
-    }
+    for_destinations(
+        shape, locations,
+        [&](const FlaggedLocation& link) {
+          block.template store_pieces<kAtOnce>(link.data, first_, stride_, lines, link.flag, words);
+        },
+        [&](std::byte* output) {
+          RW_UNROLL
+          for (int i = 0; i < kWords; ++i) {
+            const std::uint32_t w = index(i);
+            if (w < end_) store_word(block, output, w, bytes_, words[i]);
+          }
+        });
   }
 
  private:

@@ -108,9 +108,9 @@ class HostBlock {
   }
   bool load_line(const std::byte* line, std::uint32_t flag, std::uint64_t& word) {
     return wait([&] {
-      const Pack pack = look_at_line(line);
-      word = pack.words[0] | std::uint64_t{pack.words[2]} << 32U;
-      return pack.words[1] == flag && pack.words[3] == flag;
+      const Pack now = look_at_line(line);
+      word = word_of(now);
+      return executor::has_flag(now, flag);
     });
   }
   void store_line(std::byte* line, std::uint32_t flag, std::uint64_t word) const {

@@ -156,15 +156,10 @@ struct LaunchStamps {
 /// Shares and parts of channels are multiples of it, in bytes: a line of ll128, and of caches.
 inline constexpr std::size_t kShareGranule = 128;
 
-/// Elements, or bytes, of the part of `units` that is a channel's share: of `channels` channels and
-/// `parts` parts, each a multiple of `granule`.
-constexpr std::size_t share_of_channel(std::size_t units, std::size_t channels,
-                                       std::size_t granule) {
-  return ((units + channels - 1) / channels + granule - 1) / granule * granule;
-}
-constexpr std::size_t part_of_channel(std::size_t units, std::size_t parts, std::size_t channels,
-                                      std::size_t granule) {
-  return share_of_channel(share_of_channel(units, channels, granule), parts, granule);
+/// What each of `pieces` pieces of `units` has at most: whole granules. All three count the same,
+/// elements or bytes.
+constexpr std::size_t whole_share(std::size_t units, std::size_t pieces, std::size_t granule) {
+  return ((units + pieces - 1) / pieces + granule - 1) / granule * granule;
 }
 
 /// What every launch needs of the other ranks beside the ends of links.

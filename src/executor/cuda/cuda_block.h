@@ -78,9 +78,9 @@ class CudaBlock {
   /// Waits for a line and loads its word. @return false when the block must stop
   __device__ bool load_line(const std::byte* line, std::uint32_t flag, std::uint64_t& word) {
     return wait([&] {
-      const Pack pack = load(reinterpret_cast<const Pack*>(line));
-      word = pack.words[0] | std::uint64_t{pack.words[2]} << 32U;
-      return pack.words[1] == flag && pack.words[3] == flag;
+      const Pack now = look_at_line(line);
+      word = word_of(now);
+      return executor::has_flag(now, flag);
     });
   }
   __device__ void store_line(std::byte* line, std::uint32_t flag, std::uint64_t word) const {
