@@ -2,8 +2,10 @@
 #
 # Finished steps are not repeated: stamps in build/ and .venv/ record them, and ninja tracks the compilation.
 # There is one build folder, which grows: `make bench` builds the library for this machine (with CUDA if there is
-# a GPU), `make wheel` and `make install` add the network plugin, its checker, ropewalk-simgrid if SimGrid is found,
-# and CUDA if nvcc is found, `make test` adds the tests. Earlier objects are reused, since the flags are the same.
+# a GPU), `make test` adds the network plugin, its checker, ropewalk-simgrid if SimGrid is found, CUDA if nvcc is
+# found (with kernels that are compiled quickly where no GPU can run them), and the tests; `make wheel` and `make
+# install` add the same without the tests, with optimized kernels. Earlier objects are reused, since the other flags
+# are the same.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -29,9 +31,13 @@ endif
 CMAKE_ARGS ?=
 CONFIGURE := cmake -G Ninja $(CCACHE) $(CMAKE_ARGS)
 TESTED := $(filter test,$(MAKECMDGOALS))
-STAGE := whole
-ifeq ($(MAKECMDGOALS)$(wildcard $(BUILD)/.whole),bench)
-  STAGE := first
+# `whole` is for other machines, too, and from then on for every goal.
+STAGE := first
+ifneq ($(TESTED)$(wildcard $(BUILD)/.tests),)
+  STAGE := tests
+endif
+ifneq ($(filter wheel install test-gpu docs,$(MAKECMDGOALS))$(wildcard $(BUILD)/.whole),)
+  STAGE := whole
 endif
 # pip fetches packages while the compiler runs. Several goals still run one after another.
 ifneq ($(filter $(subst $() ,+,$(strip $(MAKECMDGOALS))),bench test),)
@@ -53,7 +59,7 @@ bench: $(VENV)/.installed-$(STAGE) ## set up, build the library for this machine
 	$(BIN)/ropewalk bench all_reduce --ranks 4 -b 8 -e 64M -f 2
 	$(BIN)/ropewalk bench all_reduce --ranks 2 -b 8 -e 64M -f 2
 
-test: install $(VENV)/.ready-test ## set up, build all, install, then run all tests
+test: $(VENV)/.installed-$(STAGE) $(VENV)/.ready-test ## set up, build all, install, then run all tests
 	ninja -C $(BUILD)
 	dev/run-tests $(BUILD) $(BIN)/python $(TEST_JOBS)
 
@@ -73,16 +79,17 @@ build/.system: dev/setup
 # Each stage adds to the configuration of the one before; a folder configured with cmake by hand keeps its settings.
 $(BUILD)/.first: | build/.system
 	[[ -e $(BUILD)/build.ninja ]] || \
-	  $(CONFIGURE) -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release -DRW_LIBRARY_ONLY=ON -DRW_TESTS=OFF
+	  $(CONFIGURE) -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release -DRW_LIBRARY_ONLY=ON -DRW_TESTS=OFF -DRW_KERNELS=AUTO
 	@touch $@
 
 $(BUILD)/.whole: | $(if $(TESTED),$(BUILD)/.tests,$(BUILD)/.first)
-	[[ -e $@ ]] || $(CONFIGURE) -S . -B $(BUILD) -DRW_LIBRARY_ONLY=OFF
+	[[ -e $@ ]] || $(CONFIGURE) -S . -B $(BUILD) -DRW_LIBRARY_ONLY=OFF -DRW_KERNELS=OPTIMIZED
 	@touch $@
 
 $(BUILD)/.tests: | build/.system-test build/.system-simgrid build/.system-psm2 build/.system-ofi
-	$(CONFIGURE) -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release -DRW_LIBRARY_ONLY=OFF -DRW_TESTS=ON
-	@touch $@ $(BUILD)/.first $(BUILD)/.whole
+	$(CONFIGURE) -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release -DRW_LIBRARY_ONLY=OFF -DRW_TESTS=ON \
+	  $(if $(wildcard $(BUILD)/build.ninja),,-DRW_KERNELS=AUTO)
+	@touch $@ $(BUILD)/.first
 
 # The environment is created if it is missing; its packages are updated when pyproject.toml
 # changes.
@@ -112,8 +119,8 @@ build/.compiled-$(STAGE): $(CPP_FILES) $(BUILD)/.$(STAGE)
 	ninja -C $(BUILD) $(if $(TESTED),all,runtime)
 	@touch $@
 
-# A wheel of the first stage is for this machine only; dist has complete wheels.
-WHEELS := $(if $(filter whole,$(STAGE)),dist,build/wheel-first)
+# A wheel of another stage is for this machine only; dist has complete wheels.
+WHEELS := $(if $(filter whole,$(STAGE)),dist,build/wheel-$(STAGE))
 build/.wheel-$(STAGE): build/.compiled-$(STAGE) $(PYTHON_FILES) pyproject.toml README.md \
   dev/wheel_hook.py $(VENV)/.ready
 	rm -rf $(WHEELS)
