@@ -6,12 +6,14 @@
 //   sweep time OP BYTES... -- NAME=VALUE...    microseconds by stream and by graph, per setting
 //   sweep times < LINES            the same for each line: OP BYTES... -- NAME=VALUE..., all lines
 //                                  with the same names, since settings stay
-//   sweep limits                   launches, copies, flags
+//
+// SWEEP_RANKS in the environment: so many ranks, which share the GPUs; times then say little.
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <iterator>
@@ -41,6 +43,17 @@ namespace {
     }                                                                                      \
   } while (0)
 
+int num_gpus() {
+  int n = 0;
+  CUDA(cudaGetDeviceCount(&n));
+  return n;
+}
+
+int gpu_of(int rank) {
+  static const int gpus = num_gpus();
+  return rank % gpus;
+}
+
 // All GPUs of this machine as ranks of one communicator in one thread.
 class Team {
  public:
@@ -55,12 +68,12 @@ class Team {
       group.add_join([this, &id, &runtime, r, n] {
         const auto i = static_cast<std::size_t>(r);
         comms[i] = comm::Communicator::join(id, r, n, runtime);
-        comms[i]->attach_device(r);
+        comms[i]->attach_device(gpu_of(r));
       });
     }
     group.end();
     for (int r = 0; r < n; ++r) {
-      CUDA(cudaSetDevice(r));
+      CUDA(cudaSetDevice(gpu_of(r)));
       CUDA(cudaStreamCreateWithFlags(&streams[static_cast<std::size_t>(r)], cudaStreamNonBlocking));
     }
   }
@@ -72,7 +85,7 @@ class Team {
   int size() const { return static_cast<int>(comms.size()); }
   void sync() {
     for (std::size_t r = 0; r < streams.size(); ++r) {
-      CUDA(cudaSetDevice(static_cast<int>(r)));
+      CUDA(cudaSetDevice(gpu_of(static_cast<int>(r))));
       cudaError_t state = cudaErrorNotReady;
       const auto begin = std::chrono::steady_clock::now();
       while ((state = cudaStreamQuery(streams[r])) == cudaErrorNotReady) {
@@ -97,7 +110,7 @@ struct Buffers {
   std::vector<std::byte*> output;
   Buffers(int n, std::size_t bytes) : input(static_cast<std::size_t>(n)), output(input.size()) {
     for (int r = 0; r < n; ++r) {
-      CUDA(cudaSetDevice(r));
+      CUDA(cudaSetDevice(gpu_of(r)));
       CUDA(cudaMalloc(&input[static_cast<std::size_t>(r)], bytes + 64));
       CUDA(cudaMalloc(&output[static_cast<std::size_t>(r)], bytes + 64));
     }
@@ -147,7 +160,7 @@ std::uint64_t check_one(Team& team, Buffers& buffers, Collective c, DataType typ
         }
       }
       host[i].assign(std::max(in, out) + 64, std::byte{0});
-      CUDA(cudaSetDevice(r));
+      CUDA(cudaSetDevice(gpu_of(r)));
       if (!in_place && out > 0) CUDA(cudaMemset(output, 0x5a, out));
       pattern.fill_input(r, host[i].data());
       if (in > 0) CUDA(cudaMemcpy(input, host[i].data(), in, cudaMemcpyHostToDevice));
@@ -157,7 +170,7 @@ std::uint64_t check_one(Team& team, Buffers& buffers, Collective c, DataType typ
       calls.push_back(call);
     }
     for (int r = 0; r < n; ++r) {
-      CUDA(cudaSetDevice(r));
+      CUDA(cudaSetDevice(gpu_of(r)));
       CUDA(cudaDeviceSynchronize());
     }
     comm::Group& group = comm::Group::of_thread();
@@ -292,18 +305,18 @@ Timing time_one(Team& team, Buffers& buffers, Collective c, std::size_t count) {
   std::vector<cudaGraphExec_t> graphs(static_cast<std::size_t>(n));
   std::vector<cudaGraph_t> captured(static_cast<std::size_t>(n));
   for (int r = 0; r < n; ++r) {
-    CUDA(cudaSetDevice(r));
+    CUDA(cudaSetDevice(gpu_of(r)));
     CUDA(cudaStreamBeginCapture(team.streams[static_cast<std::size_t>(r)],
                                 cudaStreamCaptureModeThreadLocal));
   }
   for (int i = 0; i < turns; ++i) once();
   for (int r = 0; r < n; ++r) {
-    CUDA(cudaSetDevice(r));
+    CUDA(cudaSetDevice(gpu_of(r)));
     CUDA(cudaStreamEndCapture(team.streams[static_cast<std::size_t>(r)],
                               &captured[static_cast<std::size_t>(r)]));
   }
   for (int r = 0; r < n; ++r) {
-    CUDA(cudaSetDevice(r));
+    CUDA(cudaSetDevice(gpu_of(r)));
     CUDA(cudaGraphInstantiate(&graphs[static_cast<std::size_t>(r)],
                               captured[static_cast<std::size_t>(r)], 0));
     CUDA(cudaGraphDestroy(captured[static_cast<std::size_t>(r)]));
@@ -312,7 +325,7 @@ Timing time_one(Team& team, Buffers& buffers, Collective c, std::size_t count) {
   for (int round = 0; round < 4; ++round) {
     const double begin = seconds_now();
     for (int r = 0; r < n; ++r) {
-      CUDA(cudaSetDevice(r));
+      CUDA(cudaSetDevice(gpu_of(r)));
       CUDA(cudaGraphLaunch(graphs[static_cast<std::size_t>(r)],
                            team.streams[static_cast<std::size_t>(r)]));
     }
@@ -367,8 +380,8 @@ int time_lines(int n) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int n = 0;
-  CUDA(cudaGetDeviceCount(&n));
+  const char* given = std::getenv("SWEEP_RANKS");
+  const int n = given == nullptr ? num_gpus() : std::atoi(given);
   const std::vector<std::string> words(argv + 2, argv + argc);
   const std::string mode = argc > 1 ? argv[1] : "check";
   try {

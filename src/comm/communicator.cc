@@ -246,6 +246,7 @@ void Communicator::connect() {
   }
   if (network != nullptr) {
     host_info.constants.network_message *= network->properties(0).message_weight;
+    facts_.joins_messages = network->properties(0).joins_messages;
   }
   link::Rails rails;
   if (network != nullptr && emulation_ == nullptr) {
@@ -569,7 +570,8 @@ void Communicator::run(const CollectiveCall& call) {
   if (log::traces()) [[unlikely]]
     trace(call, "blocking");
   before_call();
-  const bool again = !has_worker_ && last_.collective != nullptr && last_.call == call;
+  const bool again =
+      !has_worker_ && last_.collective != nullptr && last_.repeats && last_.call == call;
   HostCall* prepared = again ? nullptr : short_call(call);
   bool in_place = false;
   if (!again) {
@@ -583,7 +585,8 @@ void Communicator::run(const CollectiveCall& call) {
       return;
     }
     in_place = validate_buffers(call, prepared->extent(), rank()).in_place;
-    last_ = {call, &prepared->collective(), record_shape(*prepared, call)};
+    last_ = {call, &prepared->collective(), !prepared->ends_with_note(),
+             record_shape(*prepared, call)};
   }
   const auto number = static_cast<std::uint32_t>(next_number());
   CallRecords::Id record = 0;
@@ -604,6 +607,7 @@ void Communicator::run(const CollectiveCall& call) {
       }
     }
     if (done) {
+      host_executor_->completed();
       if (record != 0) {
         records_.complete(record);
       } else {
@@ -625,14 +629,12 @@ HostCall* Communicator::short_call(const CollectiveCall& call) {
   // The worker's tasks reset the last call, too; and an emulated call must begin (execute()).
   if (has_worker_ || emulation_ != nullptr) return nullptr;
   last_.collective = nullptr;
-  HostCall& prepared = host_call(call, calls_ + 1);
+  HostCall& prepared = host_executor_->in_form(host_call(call, calls_ + 1), call);
   const PreparedCollective& collective = prepared.collective();
-  // Long calls may wait within a transfer, which takes a task for its deadline. Calls that try
-  // forms or chunks end with a note for the next one, which a task takes up.
+  // Long calls may wait within a transfer, which takes a task for its deadline.
   const bool is_short =
       std::max(prepared.extent().input_bytes, prepared.extent().output_bytes) <= kShortCallBytes &&
-      collective.connected() && collective.strands().size() == 1 && !prepared.trial().has_value() &&
-      !prepared.chunks().has_value();
+      collective.connected() && collective.strands().size() == 1;
   return is_short ? &prepared : nullptr;
 }
 

@@ -376,6 +376,7 @@ class Communicator final : public executor::WaitHook {
   struct Last {
     CollectiveCall call;
     PreparedCollective* collective = nullptr;
+    bool repeats = false;  // it has no note for the next call (HostCall::ends_with_note())
     CallRecords::Shape record;
   };
   Last last_;

@@ -49,7 +49,7 @@ PreparedCollective& HostExecutor::collective_of(const tune::Choice& choice) {
 HostCall& HostExecutor::in_form(HostCall& prepared, const CollectiveCall& call) {
   if (!prepared.trial().has_value()) return prepared;
   const FormTrial& trial = *prepared.trial();
-  const AgreedForms::Shape* shape = forms_.of(call, prepared.extent(), prepared.choice(), trial);
+  const AgreedForms::Shape* shape = form_shape_of(prepared, call);
   if (shape == nullptr || shape->form() == 0) return prepared;
   std::unique_ptr<HostCall>& other = prepared.others_[static_cast<std::size_t>(shape->form() - 1)];
   if (other == nullptr) {
@@ -59,6 +59,15 @@ HostCall& HostExecutor::in_form(HostCall& prepared, const CollectiveCall& call) 
     other->chosen_ = &prepared;
   }
   return *other;
+}
+
+AgreedForms::Shape* HostExecutor::form_shape_of(HostCall& chosen, const CollectiveCall& call) {
+  // Calls of other types share the shape, which begins anew where their choice is another one.
+  AgreedForms::Shape*& shape = chosen.form_shape_;
+  if (shape == nullptr || !shape->serves(chosen.choice(), *chosen.trial())) {
+    shape = forms_.of(call, chosen.extent(), chosen.choice(), *chosen.trial());
+  }
+  return shape;
 }
 
 bool HostExecutor::goes_by_address(const CollectiveCall& call,
@@ -86,7 +95,7 @@ FormReport HostExecutor::forms_of(const HostCall& prepared, const CollectiveCall
   return report;
 }
 
-void HostExecutor::arm(const HostCall& prepared, const CollectiveCall& call, bool in_place,
+void HostExecutor::arm(HostCall& prepared, const CollectiveCall& call, bool in_place,
                        const executor::CallTag& tag) {
   team_.history().record(tag);
   extent_ = prepared.extent();
@@ -118,10 +127,9 @@ void HostExecutor::arm_chunks(const HostCall& prepared, const CollectiveCall& ca
   tuned_ = {shape, nullptr, &collective, now};
 }
 
-void HostExecutor::arm_form(const HostCall& prepared, const CollectiveCall& call, bool in_place,
+void HostExecutor::arm_form(HostCall& prepared, const CollectiveCall& call, bool in_place,
                             const executor::CallTag& tag) {
-  const HostCall& chosen = prepared.as_chosen();
-  AgreedForms::Shape* shape = forms_.of(call, chosen.extent(), chosen.choice(), *chosen.trial());
+  AgreedForms::Shape* shape = form_shape_of(prepared.as_chosen(), call);
   PreparedCollective& collective = prepared.collective();
   collective.arm(call, in_place, tag, prepared.choice(), options_.num_ranks, options_.check_tags);
   executor::Call& armed = collective.call();
@@ -156,7 +164,7 @@ void HostExecutor::note_buffers(executor::Call& call) noexcept {
 
 bool HostExecutor::run(PreparedCall& prepared, const CollectiveCall& call, bool in_place,
                        const executor::CallTag& tag, DeviceStream /*stream*/) {
-  const auto& host_call = static_cast<const HostCall&>(prepared);
+  auto& host_call = static_cast<HostCall&>(prepared);
   arm(host_call, call, in_place, tag);
   return walk(host_call.collective());
 }

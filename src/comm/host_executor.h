@@ -38,7 +38,12 @@ class HostCall final : public PreparedCall {
   /// Where it tries forms; not if its chunks are tuned.
   [[nodiscard]] const std::optional<FormTrial>& trial() const noexcept { return trial_; }
   /// The call in the form that was chosen, which may be this one.
-  [[nodiscard]] const HostCall& as_chosen() const noexcept { return chosen_ ? *chosen_ : *this; }
+  [[nodiscard]] HostCall& as_chosen() noexcept { return chosen_ ? *chosen_ : *this; }
+  /// Its run ends with a note for the next call of its shape, which HostExecutor::completed() takes
+  /// up: it must be armed each time.
+  [[nodiscard]] bool ends_with_note() noexcept {
+    return chunks_.has_value() || as_chosen().trial().has_value();
+  }
 
  private:
   friend class HostExecutor;
@@ -48,7 +53,8 @@ class HostCall final : public PreparedCall {
   std::optional<FormTrial> trial_;  // in the chosen form alone
   // Its other forms, made when they are first tried, by form less one; and the way back.
   std::vector<std::unique_ptr<HostCall>> others_;
-  const HostCall* chosen_ = nullptr;
+  HostCall* chosen_ = nullptr;
+  AgreedForms::Shape* form_shape_ = nullptr;  // in the chosen form, since its last call
   std::optional<Recorded> recorded_;
 };
 
@@ -107,7 +113,7 @@ class HostExecutor final : public Executor {
 
   /// Sets the call's strands to its start, and notes its tag. @pre the links are connected
   /// @param prepared  in_form() gave it
-  void arm(const HostCall& prepared, const CollectiveCall& call, bool in_place,
+  void arm(HostCall& prepared, const CollectiveCall& call, bool in_place,
            const executor::CallTag& tag);
   /// The call that was armed last is over. For every call that arm() was for.
   void completed() {
@@ -127,8 +133,10 @@ class HostExecutor final : public Executor {
   void note_buffers(executor::Call& call) noexcept;
   void arm_chunks(const HostCall& prepared, const CollectiveCall& call, bool in_place,
                   const executor::CallTag& tag);
-  void arm_form(const HostCall& prepared, const CollectiveCall& call, bool in_place,
+  void arm_form(HostCall& prepared, const CollectiveCall& call, bool in_place,
                 const executor::CallTag& tag);
+  // Null when there are too many shapes. @param chosen  has a trial
+  AgreedForms::Shape* form_shape_of(HostCall& chosen, const CollectiveCall& call);
   void completed_tuned();
   PreparedCollective& collective_of(const tune::Choice& choice);
   [[nodiscard]] bool goes_by_address(const CollectiveCall& call,

@@ -44,9 +44,11 @@ PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> 
     : checked_(std::move(checked)) {
   const int channels = checked_->schedule().num_channels();
   programs_.reserve(static_cast<std::size_t>(channels));
+  if (lag_slots > 0) one_round_.reserve(static_cast<std::size_t>(channels));
   for (int c = 0; c < channels; ++c) {
     programs_.push_back(executor::make_program(checked_->schedule(), checked_->report(), rank, c));
     if (lag_slots == 0) continue;
+    one_round_.push_back(programs_.back());
     const auto lags = schedule::find_lags(checked_->schedule(), c, lag_slots);
     executor::set_lags(programs_.back(), lags[static_cast<std::size_t>(rank)]);
   }
@@ -54,9 +56,6 @@ PreparedCollective::PreparedCollective(std::shared_ptr<const schedule::Checked> 
   for (const executor::Program& program : programs_) {
     executor::Strand strand;
     strand.program = &program;
-    for (const executor::StepRecord& step : program.steps) {
-      strand.last_lag = std::max(strand.last_lag, step.lag);
-    }
     strand.sends.resize(program.send_peers.size());
     strand.receives.resize(program.receive_peers.size());
     strand.sources.resize(program.max_operands);
@@ -175,14 +174,28 @@ void PreparedCollective::cut(const CollectiveCall& call, const tune::Choice& cho
     strand.part_length = schedule::part_range({0, range.count}, schedule.parts, 0, granule).count;
     strand.chunk_length = std::max<std::size_t>(1, chunk_bytes / element);
     strand.rounds = (strand.part_length + strand.chunk_length - 1) / strand.chunk_length;
+    strand.common_slot_bytes = strand.receives.empty() ? 0 : choice.common_slot_bytes;
     rounds = std::max(rounds, strand.rounds);
   }
-  if (!weighted || rounds == 1) return;
-  for (executor::Strand& strand : strands_) {
-    const std::size_t even = (strand.part_length + rounds - 1) / rounds;
-    strand.chunk_length = std::min(
-        strand.chunk_length, std::max<std::size_t>(1, (even + granule - 1) / granule) * granule);
-    strand.rounds = (strand.part_length + strand.chunk_length - 1) / strand.chunk_length;
+  for (std::size_t c = 0; c < strands_.size(); ++c) {
+    executor::Strand& strand = strands_[c];
+    if (weighted && rounds > 1) {
+      const std::size_t even = (strand.part_length + rounds - 1) / rounds;
+      strand.chunk_length = std::min(
+          strand.chunk_length, std::max<std::size_t>(1, (even + granule - 1) / granule) * granule);
+      strand.rounds = (strand.part_length + strand.chunk_length - 1) / strand.chunk_length;
+    }
+    take_program(c);
+  }
+}
+
+void PreparedCollective::take_program(std::size_t channel) {
+  executor::Strand& strand = strands_[channel];
+  const bool in_order = strand.rounds <= 1 && !one_round_.empty();
+  strand.program = in_order ? &one_round_[channel] : &programs_[channel];
+  strand.last_lag = 0;
+  for (const executor::StepRecord& step : strand.program->steps) {
+    strand.last_lag = std::max(strand.last_lag, step.lag);
   }
 }
 

@@ -70,10 +70,15 @@ class PreparedCollective {
   }
   void set_arithmetic(const CollectiveCall& call, int num_ranks);
   void cut(const CollectiveCall& call, const tune::Choice& choice, std::size_t chunk_bytes);
+  void take_program(std::size_t channel);
 
   std::shared_ptr<const schedule::Checked> checked_;
-  std::vector<executor::Program> programs_;  // per channel; not resized once strands point into it
-  std::vector<executor::Strand> strands_;    // the same order
+  // Per channel; not resized once strands point into them. For calls of several rounds, and those
+  // of one round: in these nothing lags, so that messages to the same rank follow each other. The
+  // latter are empty where nothing lags at all.
+  std::vector<executor::Program> programs_;
+  std::vector<executor::Program> one_round_;
+  std::vector<executor::Strand> strands_;  // the same order
   // Of each strand's links, in the order of Program::send_peers and receive_peers.
   struct Routes {
     std::vector<link::Route> sends;

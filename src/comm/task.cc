@@ -16,7 +16,6 @@ bool CollectiveTask::begin() {
   if (!prepared_->connect(comm_.links())) return false;
   comm_.forget_last();
   executor.arm(call, call_, in_place_, tag_);
-  armed_here_ = true;
   if (const std::size_t chunk = executor.tuned_chunk_bytes(); chunk > 0) record_chunk(chunk);
   set_armed();
   return true;
@@ -39,7 +38,7 @@ bool CollectiveTask::advance(executor::HostTeam& team) {
   std::vector<executor::Strand>& strands = prepared_->strands();
   if (strands.size() == 1) {
     if (!executor::walk(team, strands.front(), prepared_->call())) return false;
-    if (armed_here_) comm_.host_executor().completed();
+    comm_.host_executor().completed();
     return true;
   }
   for (std::size_t s = 0; s < strands.size(); ++s) {
@@ -50,7 +49,7 @@ bool CollectiveTask::advance(executor::HostTeam& team) {
     }
   }
   if (done_ < strands.size()) return false;
-  if (armed_here_) comm_.host_executor().completed();
+  comm_.host_executor().completed();
   return true;
 }
 
@@ -67,7 +66,7 @@ std::vector<int> CollectiveTask::waiting_for(const executor::HostTeam& team) {
       }
       continue;
     }
-    const std::vector<int> more = blocking_peers(strand, team);
+    const std::vector<int> more = blocking_peers(strand, prepared_->call(), team);
     peers.insert(peers.end(), more.begin(), more.end());
   }
   return peers;
@@ -180,7 +179,8 @@ std::pair<std::string_view, std::size_t> PointToPointTask::operation() const {
   return {"messages", bytes};
 }
 
-std::vector<int> blocking_peers(executor::Strand& strand, const executor::HostTeam& team) {
+std::vector<int> blocking_peers(executor::Strand& strand, const executor::Call& call,
+                                const executor::HostTeam& team) {
   std::vector<int> peers;
   const executor::Program& program = *strand.program;
   if (strand.turn < strand.rounds + strand.last_lag && strand.step < program.steps.size()) {
@@ -193,7 +193,12 @@ std::vector<int> blocking_peers(executor::Strand& strand, const executor::HostTe
     }
     for (std::uint32_t k = 0; k < step.num_sends; ++k) {
       executor::SendEnd& link = *strand.sends[program.sends[step.first_send + k].end];
-      if (!team.wait_room(link, executor::kInlineBytes + 1)) peers.push_back(link.peer);
+      const executor::Slice slice = executor::slice_of(strand, step.part, strand.turn - step.lag);
+      const std::size_t bytes = slice.count * call.element_bytes;
+      if (team.wait_room(link, bytes)) continue;
+      const std::vector<int> others = team.other_readers(link);
+      peers.insert(peers.end(), others.begin(), others.end());
+      if (others.empty()) peers.push_back(link.peer);
     }
   } else {
     for (executor::SendEnd* link : strand.sends) {

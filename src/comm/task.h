@@ -103,8 +103,7 @@ class CollectiveTask final : public Task {
   executor::CallTag tag_;
   PreparedCollective* prepared_ = nullptr;
   bool armed_ = false;
-  bool armed_here_ = false;  // not by who made the task
-  std::size_t done_ = 0;     // strands, when there is one
+  std::size_t done_ = 0;  // strands, when there is one
   std::vector<bool> strand_done_;
 };
 
@@ -134,6 +133,7 @@ class PointToPointTask final : public Task {
 };
 
 /// Ranks whose links keep a strand from going on.
-std::vector<int> blocking_peers(executor::Strand& strand, const executor::HostTeam& team);
+std::vector<int> blocking_peers(executor::Strand& strand, const executor::Call& call,
+                                const executor::HostTeam& team);
 
 }  // namespace ropewalk::comm

@@ -34,6 +34,12 @@ RW_HOST_DEVICE Source arrived_chunk(Team& team, const End& link, const Call& cal
         source.process = link.process;
       }
       break;
+    case SlotKind::kElsewhere:
+      // No block's link has such chunks.
+#if !defined(__CUDA_ARCH__)
+      source.data = link.memory + static_cast<std::int64_t>(slot->address);
+#endif
+      break;
   }
   return source;
 }
@@ -62,6 +68,17 @@ RW_HOST_DEVICE Destination describe_chunk(Team& team, End& link, const Call& cal
   if (bytes > link.shape.slot_bytes) team.wrong_size(link.peer, bytes, link.shape.slot_bytes);
   slot->kind = SlotKind::kStaged;
   return Destination{link.data(chunk, bytes)};
+}
+
+/// Describes the next chunk of `link`: it will be the next one of `owner`, which was described, and
+/// whose memory all ranks of the host reach at the same distance from that of `link`.
+template <typename End>
+void describe_elsewhere(End& link, const Call& call, std::size_t bytes, const End& owner) {
+  SlotHeader* slot = link.header(link.published + 1);
+  copy_tag(slot->tag, call.tag, call.tag.call);
+  slot->bytes = static_cast<std::uint32_t>(bytes);
+  slot->kind = SlotKind::kElsewhere;
+  slot->address = static_cast<std::uint64_t>(owner.data(owner.published + 1, bytes) - link.memory);
 }
 
 }  // namespace ropewalk::executor

@@ -40,9 +40,11 @@ inline constexpr std::size_t kHeaderBytes = 2 * kLineBytes;
 
 /// Where a chunk's data is.
 enum class SlotKind : std::uint8_t {
-  kInline,   ///< in the header itself
-  kStaged,   ///< in a slot, a short one where it fits there
-  kAddress,  ///< in the writer's memory, at `address`; it stays there until the chunk is consumed
+  kInline,     ///< in the header itself
+  kStaged,     ///< in a slot, a short one where it fits there
+  kAddress,    ///< in the writer's memory, at `address`; it stays there until the chunk is consumed
+  kElsewhere,  ///< in a slot of another link of the writer's, `address` bytes from this one's
+               ///< memory
 };
 
 /// The arguments of a rank's call. They must be equal at both ends of a link; a difference is an
@@ -97,7 +99,7 @@ struct alignas(kHeaderBytes) SlotHeader {
   std::uint32_t bytes;  ///< of the chunk
   union {
     std::byte inline_data[kInlineBytes];
-    std::uint64_t address;  ///< kAddress: in the writer's address space
+    std::uint64_t address;  ///< kAddress: in the writer's address space; kElsewhere: an offset
   };
 };
 static_assert(sizeof(SlotHeader) == kHeaderBytes);

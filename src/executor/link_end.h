@@ -38,6 +38,7 @@ struct alignas(16) SendEnd : SendCounters {
   bool drain_all = false;        ///< a call ends only when every chunk is consumed (network)
   bool in_process = false;       ///< blocks: the reader's GPU is of a rank of this process
   bool always_staged = false;    ///< blocks: nothing goes by address, whatever the reader can reach
+  std::int32_t lent_slots = -1;  ///< host threads: of host/slot_readers.h; -1: nobody else reads
   std::uint64_t* posts = nullptr;  ///< blocks, ll over a network: block/posts.h; else null
   SendCounters* kept = nullptr;    ///< blocks
   // Blocks, of the call at work: the reader's addresses of this rank's buffers minus its own.

@@ -22,6 +22,10 @@
 //
 // and perhaps
 //
+//   bool may_share(const Strand&, const SendEnd& owner, const SendEnd&, std::size_t bytes)
+//                                     what the step sends over both links may lie in one slot
+//   void share(SendEnd&, const Call&, std::size_t bytes, SendEnd& owner)
+//                                     prepares the next chunk: it is the one of `owner`
 //   void expect(Strand&, const Call&, const StepRecord&, Slice)
 //                                     this step comes next, and is not ready
 //   void foresee(Strand&, const Call&, const StepRecord&, Slice)
@@ -58,6 +62,8 @@ struct Strand {
   std::size_t chunk_length = 0;       ///< elements of a part that one round moves
   std::size_t rounds = 0;
   std::uint32_t last_lag = 0;  ///< the largest of the program's (schedule/lags.h)
+  /// Smallest chunk that a step puts into one slot for all its readers (host/slot_readers.h).
+  std::size_t common_slot_bytes = 0;
   // Progress. A turn is a round for each step, less its lag.
   std::size_t turn = 0;
   std::size_t step = 0;
@@ -108,10 +114,19 @@ void run_step(Team& team, Strand& strand, const Call& call, const StepRecord& st
                                      : own_source(work, operand);
   }
   strand.destinations[0] = Destination{step.write_output ? work.output : nullptr};
+  [[maybe_unused]] SendEnd* owner = nullptr;  // of the slot with the step's data
   for (std::uint32_t k = 0; k < step.num_sends; ++k) {
     const SendRecord& send = strand.send_record(step.first_send + k);
     auto& link = strand.send_end(send.end);
     const bool gives = goes_by_address(work, call, send, link);
+    if constexpr (requires { team.share(link, call, work.bytes, *owner); }) {
+      if (!gives && owner != nullptr && team.may_share(strand, *owner, link, work.bytes)) {
+        team.share(link, call, work.bytes, *owner);
+        strand.destinations[k + 1] = Destination{};
+        continue;
+      }
+      if (!gives && owner == nullptr) owner = &link;
+    }
     strand.destinations[k + 1] =
         team.describe(link, call, work.bytes, gives ? work.given : nullptr);
     if (gives && work.is_there) team.publish(link);

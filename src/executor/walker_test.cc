@@ -71,6 +71,7 @@ class Fabric {
 };
 
 struct Rank {
+  std::unique_ptr<HostTeam> team;
   std::vector<Program> programs;
   std::vector<std::unique_ptr<SendEnd>> sends;
   std::vector<std::unique_ptr<ReceiveEnd>> receives;
@@ -110,6 +111,7 @@ std::uint64_t run(const WalkCase& test) {
   std::vector<Rank> ranks(static_cast<std::size_t>(s.num_ranks));
   for (int r = 0; r < s.num_ranks; ++r) {
     Rank& rank = ranks[static_cast<std::size_t>(r)];
+    rank.team = std::make_unique<HostTeam>(r);
     for (int c = 0; c < s.num_channels(); ++c) {
       rank.programs.push_back(make_program(s, report, r, c));
       if (!test.lags) continue;
@@ -185,7 +187,7 @@ std::uint64_t run(const WalkCase& test) {
           strand.rounds = (strand.part_length + test.chunk - 1) / test.chunk;
           strand.turn = strand.step = 0;
         }
-        HostTeam team(r);
+        HostTeam& team = *rank.team;
         ShortWalk list;
         const bool lists = test.lists != Lists::kNone && rank.strands.size() == 1 &&
                            (test.lists != Lists::kEvenRanks || r % 2 == 0);
@@ -338,6 +340,41 @@ TEST(Walker, ShortAndLongChunksShareALink) {
           test.chunk = chunk;
           test.count = count;
           ASSERT_EQ(run(test), 0U) << describe(test.schedule, count, false, false) << chunk;
+        }
+      }
+    }
+  }
+}
+
+// A step's data lies once, in the slot of one of its links, whatever slots its readers have left.
+TEST(Walker, SeveralReadersShareASlot) {
+  std::atomic<int> listed{0};
+  for (const auto& [algorithm, collective] :
+       {std::pair("direct", Collective::kBroadcast), std::pair("one_shot", Collective::kAllGather),
+        std::pair("one_shot", Collective::kAllReduce),
+        std::pair("binary_tree", Collective::kAllReduce),
+        std::pair("double_binary_tree", Collective::kBroadcast)}) {
+    for (const int ranks : {3, 4, 7}) {
+      WalkCase test;
+      test.schedule = schedule::compile(algorithm, {collective, ranks, 0, 1});
+      test.listed = &listed;
+      for (const std::uint32_t slots : {2U, 4U}) {
+        test.shape = {.headers = 16,
+                      .slots = slots,
+                      .slot_bytes = 2048,
+                      .short_slots = 8,
+                      .short_bytes = 1024,
+                      .short_stride = 1024};
+        for (const std::size_t chunk : {100U, 200U, 512U}) {  // of 400, 800 and 2048 bytes
+          test.chunk = chunk;
+          for (const std::size_t count : {chunk, 7 * chunk + 130, 40 * chunk + 3}) {
+            test.count = count;
+            for (const Lists lists : {Lists::kNone, Lists::kEvenRanks}) {
+              test.lists = lists;
+              ASSERT_EQ(run(test), 0U)
+                  << describe(test.schedule, count, false, false) << " chunks of " << chunk;
+            }
+          }
         }
       }
     }

@@ -118,6 +118,7 @@ bool NetworkSender::poll() {
     if (by_blocks_) count_published();
     while (started_ < end_.published) {
       SlotHeader& slot = *end_.header(started_ + 1);
+      connection_->more_follow(started_ + 1 < end_.published);
       std::unique_ptr<transport::Request> request = send(slot);
       if (request == nullptr) break;
       // Links of several threads may be over one NIC.

@@ -175,6 +175,7 @@ class SealedSender final : public SealedEnd<transport::SendConnection> {
  public:
   using SealedEnd::SealedEnd;
 
+  void more_follow(bool follow) override { inner_->more_follow(follow); }
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* /*registration*/) override {
     transport::check_buffer(data, bytes, rooms_->bytes_each() - kSealBytes);

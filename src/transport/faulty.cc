@@ -138,6 +138,7 @@ class FaultySender final : public SendConnection {
     throw_if_broken(line_);
     return wrap(inner_->send(data, bytes, tag, registration), line_);
   }
+  void more_follow(bool follow) override { inner_->more_follow(follow); }
   [[nodiscard]] bool splits_messages() const override { return inner_->splits_messages(); }
   std::unique_ptr<Request> send_split(std::span<const std::byte> head, const void* data,
                                       std::size_t bytes, std::uint32_t tag) override {

@@ -43,6 +43,9 @@ struct DeviceProperties {
   /// How much a message costs the processors of both ends, as a multiple of one over a TCP socket.
   /// The same on all ends of a transport.
   double message_weight = 1;
+  /// Whether short messages that follow each other at once leave together, for the price of one
+  /// (SendConnection::more_follow()). The same on all ends of a transport.
+  bool joins_messages = false;
   /// How much longer connections take that share a device in one direction, for each one more than
   /// one, as a share of their time.
   double sharing_cost = 0.02;
@@ -116,6 +119,9 @@ class SendConnection {
   [[nodiscard]] virtual std::unique_ptr<Request> send(const void* data, std::size_t bytes,
                                                       std::uint32_t tag,
                                                       Registration* registration) = 0;
+  /// Whether further sends follow at once: if so, messages may stay here until a request of theirs
+  /// is tested, so that several leave together.
+  virtual void more_follow(bool /*follow*/) {}
   /// Whether send_split() works here, and Request::place_rest() at the other end. Known once
   /// ready() was true: a connection may have taken one of several paths.
   [[nodiscard]] virtual bool splits_messages() const { return false; }

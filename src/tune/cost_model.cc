@@ -68,6 +68,73 @@ bool receives_none(const schedule::Step& step) {
   });
 }
 
+// The messages of one channel in an order in which they can be sent. `receive(from, to, token)` is
+// called when rank `to` takes a message, with what `send(from, to)` returned for it.
+template <typename Token, typename Receive, typename Send>
+void replay(const schedule::Schedule& schedule, std::size_t channel, Receive receive, Send send) {
+  // The schedule is an accepted one: with links of any length it runs to its end.
+  std::map<std::pair<int, int>, std::deque<Token>> links;
+  std::vector<std::size_t> next(schedule.programs.size());
+  std::vector<int> may_run(next.size());
+  std::iota(may_run.begin(), may_run.end(), 0);
+  while (!may_run.empty()) {
+    const int rank = may_run.back();
+    may_run.pop_back();
+    const auto r = static_cast<std::size_t>(rank);
+    const schedule::StepList& steps = schedule.programs[r][channel];
+    const auto waits = [&](const schedule::Operand& operand) {
+      return operand.kind == schedule::Operand::Kind::kLink && links[{operand.peer, rank}].empty();
+    };
+    while (next[r] < steps.size() && std::ranges::none_of(steps[next[r]].operands, waits)) {
+      const schedule::Step& step = steps[next[r]++];
+      for (const schedule::Operand& operand : step.operands) {
+        if (operand.kind != schedule::Operand::Kind::kLink) continue;
+        std::deque<Token>& link = links[{operand.peer, rank}];
+        receive(operand.peer, rank, link.front());
+        link.pop_front();
+      }
+      for (const int peer : step.send) {
+        links[{rank, peer}].push_back(send(rank, peer));
+        may_run.push_back(peer);
+      }
+    }
+  }
+}
+
+// By rank: see RankLoad::joined_out.
+struct Joined {
+  std::vector<int> out;
+  std::vector<int> in;
+};
+
+Joined joined_messages(const schedule::Schedule& schedule, std::span<const int> host_of_rank) {
+  Joined joined{std::vector<int>(schedule.programs.size()),
+                std::vector<int>(schedule.programs.size())};
+  const auto of = [](auto& by_rank, int rank) -> auto& {
+    return by_rank[static_cast<std::size_t>(rank)];
+  };
+  for (std::size_t channel = 0; channel < schedule.weight.size(); ++channel) {
+    std::vector<std::set<int>> since_wait(schedule.programs.size());  // to whom each rank has sent
+    replay<bool>(
+        schedule, channel,
+        [&](int /*from*/, int to, bool joins) {
+          if (joins) {
+            ++of(joined.in, to);
+          } else {
+            of(since_wait, to).clear();
+          }
+        },
+        [&](int from, int to) {
+          const bool local = host_of_rank[static_cast<std::size_t>(from)] ==
+                             host_of_rank[static_cast<std::size_t>(to)];
+          const bool joins = !of(since_wait, from).insert(to).second && !local;
+          if (joins) ++of(joined.out, from);
+          return joins;
+        });
+  }
+  return joined;
+}
+
 }  // namespace
 
 ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
@@ -80,9 +147,11 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
   shape.rooted = has_root(schedule.collective);
   shape.by_address = all_by_address(checked);
   add_busiest_link(shape, checked);
+  Joined joined;
   if (!host_of_rank.empty()) {
     add_links_between_hosts(shape, checked, host_of_rank);
     shape.local_path = shape.longest_path - hops_between_hosts(schedule, host_of_rank);
+    joined = joined_messages(schedule, host_of_rank);
   }
   for (std::size_t r = 0; r < schedule.programs.size(); ++r) {
     const std::vector<schedule::StepList>& rank = schedule.programs[r];
@@ -91,6 +160,10 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
              host_of_rank[static_cast<std::size_t>(peer)] == host_of_rank[r];
     };
     RankLoad load;
+    if (!host_of_rank.empty()) {
+      load.joined_out = joined.out[r];
+      load.joined_in = joined.in[r];
+    }
     std::size_t work = 0;  // in parts
     for (const schedule::StepList& steps : rank) {
       shape.steps = std::max(shape.steps, static_cast<int>(steps.size()));
@@ -113,6 +186,7 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
         load.messages_out += sends;
         const bool first = sends > 0 && receives_none(step) && sent.insert(step.block).second;
         load.out_again += first ? sends - 1 : sends;
+        load.out_common += std::max(0, sends - 1);
         load.local_out += static_cast<int>(std::ranges::count_if(step.send, is_local));
         if (!linked) ++load.copies;
       }
@@ -125,9 +199,13 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
     shape.all.combined_in += load.combined_in;
     shape.all.copied_in += load.copied_in;
     shape.all.copies += load.copies;
+    shape.all.out_again += load.out_again;
+    shape.all.out_common += load.out_common;
     shape.all.local_out += load.local_out;
     shape.all.local_combined_in += load.local_combined_in;
     shape.all.local_copied_in += load.local_copied_in;
+    shape.all.joined_out += load.joined_out;
+    shape.all.joined_in += load.joined_in;
   }
   shape.ranks = schedule.num_ranks;
   std::sort(shape.loads.begin(), shape.loads.end());
@@ -136,45 +214,22 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
 }
 
 int hops_between_hosts(const schedule::Schedule& schedule, std::span<const int> host_of_rank) {
-  struct Strand {
-    std::size_t next = 0;
-    int hops = 0;
-  };
   int most = 0;
   for (std::size_t channel = 0; channel < schedule.weight.size(); ++channel) {
-    // The schedule is an accepted one: with links of any length it runs to its end.
-    std::map<std::pair<int, int>, std::deque<int>> links;  // hops of the chunks that wait
-    std::vector<Strand> strands(schedule.programs.size());
-    std::vector<int> may_run(strands.size());
-    std::iota(may_run.begin(), may_run.end(), 0);
-    while (!may_run.empty()) {
-      const int rank = may_run.back();
-      may_run.pop_back();
-      Strand& strand = strands[static_cast<std::size_t>(rank)];
-      const schedule::StepList& steps = schedule.programs[static_cast<std::size_t>(rank)][channel];
-      const auto waits = [&](const schedule::Operand& operand) {
-        return operand.kind == schedule::Operand::Kind::kLink &&
-               links[{operand.peer, rank}].empty();
-      };
-      while (strand.next < steps.size() &&
-             std::ranges::none_of(steps[strand.next].operands, waits)) {
-        const schedule::Step& step = steps[strand.next++];
-        for (const schedule::Operand& operand : step.operands) {
-          if (operand.kind != schedule::Operand::Kind::kLink) continue;
-          std::deque<int>& link = links[{operand.peer, rank}];
-          strand.hops = std::max(strand.hops, link.front());
-          link.pop_front();
-        }
-        for (const int peer : step.send) {
-          const bool leaves = host_of_rank[static_cast<std::size_t>(peer)] !=
-                              host_of_rank[static_cast<std::size_t>(rank)];
-          const int hops = strand.hops + (leaves ? 1 : 0);
-          most = std::max(most, hops);
-          links[{rank, peer}].push_back(hops);
-          may_run.push_back(peer);
-        }
-      }
-    }
+    std::vector<int> hops(schedule.programs.size());  // so far, by rank
+    replay<int>(
+        schedule, channel,
+        [&](int /*from*/, int to, int came) {
+          int& here = hops[static_cast<std::size_t>(to)];
+          here = std::max(here, came);
+        },
+        [&](int from, int to) {
+          const bool leaves = host_of_rank[static_cast<std::size_t>(from)] !=
+                              host_of_rank[static_cast<std::size_t>(to)];
+          const int sent = hops[static_cast<std::size_t>(from)] + (leaves ? 1 : 0);
+          most = std::max(most, sent);
+          return sent;
+        });
   }
   return most;
 }
@@ -209,7 +264,8 @@ constexpr double kCrowdedShare = 2;
 
 // Of the time of a copy from memory into a slot: of data that is in this core's caches.
 constexpr double kAgain = 0.5;
-constexpr double kReceived = 0.75;  // out of a slot that another core has written
+constexpr double kLeastCommon = 1025;  // of chunks: shorter ones have slots of their own
+constexpr double kReceived = 0.75;     // out of a slot that another core has written
 // Ranks that copy from one at the same time, over the rate of one of them.
 constexpr double kReadersOfOne = 2;
 // Reader and writer of a chunk by address that both copy, over one of them (benchmarks/data_path).
@@ -226,11 +282,15 @@ struct ChunkCosts {
   double local_send = 0;
   double local_copy_in = 0;
   double local_combine_in = 0;
-  double less_again = 0;   // than `send`, for RankLoad::out_again
-  double less_shared = 0;  // than `copy_in`, of a rank that sends nothing
+  double less_again = 0;       // than `send`, for RankLoad::out_again
+  double less_common = 0;      // than that, for RankLoad::out_common
+  double less_shared = 0;      // than `copy_in`, of a rank that sends nothing
+  double less_joined_out = 0;  // than `send`, for RankLoad::joined_out
+  double less_joined_in = 0;
   [[nodiscard]] double of(const RankLoad& load) const {
     const int shared = load.messages_out == 0 ? load.copied_in : 0;
-    return -load.out_again * less_again - shared * less_shared +
+    return -load.out_again * less_again - load.out_common * less_common - shared * less_shared -
+           load.joined_out * less_joined_out - load.joined_in * less_joined_in +
            (load.messages_out - load.local_out) * send +
            (load.combined_in - load.local_combined_in) * combine_in +
            (load.copied_in - load.local_copied_in) * copy_in + load.copies * copy +
@@ -239,7 +299,12 @@ struct ChunkCosts {
   }
 };
 
-ChunkCosts network_costs(const MachineConstants& machine, double message, double chunk) {
+// Of those that leave together: the longest that a socket takes with others.
+constexpr double kJoinedBytes = 64 << 10;
+
+ChunkCosts network_costs(const CostContext& context, double message, double chunk) {
+  const MachineConstants& machine = context.machine;
+  const bool joins = context.joins_messages && chunk <= kJoinedBytes;
   const double receive = (1 - kSendersShare) * message + chunk / machine.network_rate;
   const double copy = machine.chunk_cost + chunk / machine.copy_rate;
   return {.send = kSendersShare * message + chunk / machine.network_rate,
@@ -248,7 +313,9 @@ ChunkCosts network_costs(const MachineConstants& machine, double message, double
           .copy = chunk / machine.copy_rate,
           .local_send = copy,
           .local_copy_in = copy,
-          .local_combine_in = machine.chunk_cost + chunk / machine.combine_rate};
+          .local_combine_in = machine.chunk_cost + chunk / machine.combine_rate,
+          .less_joined_out = joins ? kSendersShare * message : 0,
+          .less_joined_in = joins ? (1 - kSendersShare) * message : 0};
 }
 
 double busiest(const ScheduleShape& shape, const ChunkCosts& costs) {
@@ -296,20 +363,25 @@ double over_network(const ScheduleShape& shape, const CostContext& context, doub
                                                                           : machine.copy_rate));
   if (context.ranks_per_core > 1) {
     local_hop += machine.switch_cost;
-    const ChunkCosts costs = network_costs(machine, kCrowdedShare * machine.network_message, chunk);
+    const ChunkCosts costs = network_costs(context, kCrowdedShare * machine.network_message, chunk);
     const double all = costs.of(shape.all) / shape.ranks * context.ranks_per_core;
     const double most = busiest(shape, costs);
     const double chain = leaving_hops * machine.network_message + shape.local_path * local_hop;
     return with_nics(shape, context, chain, all + most + chain, std::max(all, most), rounds,
                      round_bytes);
   }
-  const ChunkCosts costs = network_costs(machine, machine.network_message, chunk);
+  const ChunkCosts costs = network_costs(context, machine.network_message, chunk);
   const double work = busiest(shape, costs);
   // The latency has the cost of a short message in it. One thread does the work of all channels.
   const double hop = machine.network_latency + (shape.channels - 1) * machine.network_message +
                      shape.channels * 2 * chunk / machine.network_rate;
   const double path = leaving_hops * hop + shape.local_path * local_hop;
-  return with_nics(shape, context, path, std::max(path, work), work, rounds, round_bytes);
+  // What the chain's messages cost the busiest rank is in their hops; others come in addition.
+  const double of_chain =
+      leaving_hops * shape.channels * (machine.network_message + 2 * chunk / machine.network_rate) +
+      shape.local_path * (local_hop - machine.hop_latency);
+  const double first = std::max(work, path + std::max(0.0, work - of_chain));
+  return with_nics(shape, context, path, first, work, rounds, round_bytes);
 }
 
 }  // namespace
@@ -335,7 +407,11 @@ double predict(const ScheduleShape& shape, const CostContext& context, std::size
                                              chunk / machine.combine_rate / 2
                                        : chunk / machine.combine_rate);
   ChunkCosts costs{send, copy_in, combine_in, chunk / machine.copy_rate};
-  if (!by_address) costs.less_again = (1 - kAgain) * chunk / machine.copy_rate;
+  if (!by_address) {
+    costs.less_again = (1 - kAgain) * chunk / machine.copy_rate;
+    const bool common = chunk >= kLeastCommon && chunk >= context.common_slot_bytes;
+    if (common) costs.less_common = kAgain * chunk / machine.copy_rate;
+  }
   const double of_all = costs.of(shape.all) / shape.ranks * context.ranks_per_core;
   if (by_address && context.share_bytes > 0 && chunk >= context.share_bytes) {
     costs.less_shared = (1 - 1 / kSharedCopy) * chunk / machine.address_move_rate;

@@ -17,7 +17,8 @@
 // Through slots, the rate is that of data which a rank copies from memory into a slot. What it
 // sends again in a round, or passes on, is in its caches: half of the time. What it receives lies
 // in the caches of another core: three quarters. (There, of 512 KiB: the first copy into a slot 99
-// us, each further one 32 to 42, one out of a slot some 60.)
+// us, each further one 32 to 42, one out of a slot some 60.) What a step sends to several ranks is
+// copied into one slot for all of them, unless it is short (executor/host/slot_readers.h).
 //
 // Where ranks outnumber cores, work is multiplied by ranks per core, and a hop also costs a switch
 // of threads. Where such ranks are linked by sockets, which takes the system microseconds of a core
@@ -28,6 +29,10 @@
 // with S the sum of all ranks' work per round, and W that of the busiest. Measured among 4 ranks on
 // 2 cores, all-reduces of 512 bytes by ten schedules of 6 to 24 messages took 2.5 us a message,
 // whatever their hops.
+//
+// A rank with a core of its own waits for its longest chain of messages, whose cost to it is in the
+// hops; what it does beside that comes in addition, for the first round. Short messages that follow
+// each other at once may leave together, and cost as much as one.
 //
 // Where the hosts of ranks are known, messages within a host cost o + b / rate of links in its
 // memory, and those hops of the longest chain that no chain has between hosts take these links'
@@ -69,9 +74,11 @@ struct MachineConstants {
 struct CostContext {
   MachineConstants machine;
   double ranks_per_core = 1;
-  bool network = false;       ///< some ranks are on other hosts
-  bool same_process = false;  ///< all ranks are threads of one: addresses cost no system call
-  double share_bytes = 0;     ///< smallest chunk that both ends copy; 0: none
+  bool network = false;          ///< some ranks are on other hosts
+  bool joins_messages = false;   ///< DeviceProperties::joins_messages, of the network
+  bool same_process = false;     ///< all ranks are threads of one: addresses cost no system call
+  double share_bytes = 0;        ///< smallest chunk that both ends copy; 0: none
+  double common_slot_bytes = 0;  ///< Choice::common_slot_bytes
   /// What the NICs take for the schedule's rounds; zero: not known, taken as no limit.
   NicRounds nics{};
   double nic_sharing_cost = 0;  ///< GroupFacts::nic_sharing_cost
@@ -84,10 +91,15 @@ struct RankLoad {
   int copied_in = 0;    ///< received and only copied or passed on
   int copies = 0;       ///< moved without any link
   int out_again = 0;    ///< sent, of data that the rank has received or sent before in the round
+  int out_common = 0;   ///< of these, sent by a step that sends them to another rank, too
   /// Of these, within the host, where hosts are known.
   int local_out = 0;
   int local_combined_in = 0;
   int local_copied_in = 0;
+  /// Messages between hosts that follow another one over the same link, before their sender has
+  /// waited for any rank: they can travel together. Only where hosts are known.
+  int joined_out = 0;
+  int joined_in = 0;
   friend auto operator<=>(const RankLoad&, const RankLoad&) = default;
 };
 

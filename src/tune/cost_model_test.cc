@@ -170,6 +170,47 @@ TEST(CostModel, WhatLeavesAHostIsCountedAsDataAndAsHops) {
             0);
 }
 
+// Of four ranks the second exchange of an all-gather by recursive doubling is two blocks to the
+// same rank. In a ring each block waits for one that has come.
+TEST(CostModel, MessagesThatFollowEachOtherOverALinkAreCounted) {
+  schedule::CheckedSchedules schedules;
+  const auto all = [&](const char* algorithm, int ranks, std::vector<int> hosts) {
+    return ScheduleShape::of(*schedules.get(algorithm, {Collective::kAllGather, ranks, 0, 1}),
+                             hosts)
+        .all;
+  };
+  const RankLoad doubling = all("recursive_doubling", 4, {0, 1, 2, 3});
+  EXPECT_EQ(doubling.messages_out, 4 * 3);
+  EXPECT_EQ(doubling.joined_out, 4 * 1);
+  EXPECT_EQ(doubling.joined_in, 4 * 1);
+  // Of eight the third exchange is two times two blocks, since links of two chunks must do.
+  EXPECT_EQ(all("recursive_doubling", 8, {0, 1, 2, 3, 4, 5, 6, 7}).joined_out, 8 * (1 + 2));
+  for (const char* algorithm : {"ring", "one_shot"}) {
+    EXPECT_EQ(all(algorithm, 4, {0, 1, 2, 3}).joined_out, 0) << algorithm;
+  }
+  // Within a host nothing is joined.
+  EXPECT_EQ(all("recursive_doubling", 4, {0, 1, 0, 1}).joined_out, 0);
+  EXPECT_EQ(all("recursive_doubling", 4, {}).joined_out, 0);
+}
+
+// A message costs 0.65 of the latency, so that beside the first each is much.
+TEST(CostModel, WhereMessagesJoinShortAllGathersTakeTwoRoundsInsteadOfThreeMessages) {
+  MachineConstants constants;
+  constants.network_latency = 7e-6;
+  constants.network_message = 4.55e-6;
+  const auto algorithm = [&](bool joins) {
+    GroupFacts facts = on_hosts(4, 0.5);
+    facts.host_of_rank = {0, 1, 2, 3};
+    facts.joins_messages = joins;
+    schedule::CheckedSchedules schedules;
+    return host_tuner(Config::load(), facts, constants, schedules)
+        .choose(Collective::kAllGather, 0, 64)
+        ->algorithm;
+  };
+  EXPECT_EQ(algorithm(true), "recursive_doubling");
+  EXPECT_EQ(algorithm(false), "one_shot");
+}
+
 // Eight ranks on two hosts.
 GroupFacts on_two_hosts(std::vector<int> host_of_rank) {
   GroupFacts facts = on_hosts(8, 0.5);
@@ -199,7 +240,9 @@ TEST(CostModel, ForcedWhereHostsAreNotAlikeItSaysWhatItNeeds) {
   const GroupFacts equal = on_two_hosts(schedule::testing::equal_hosts(2, 4));
   Tuner tuner = host_tuner(config, equal, {}, schedules);
   EXPECT_EQ(tuner.choose(Collective::kAllReduce, 0, 8)->algorithm, "hierarchical");
-  EXPECT_NE(tuner.choose(Collective::kReduce, 0, 8)->algorithm, "hierarchical");
+  for (const Collective other : {Collective::kReduce, Collective::kBroadcast}) {
+    EXPECT_EQ(tuner.choose(other, 0, 8)->algorithm, choice(other, 8, equal).algorithm);
+  }
   Tuner other = host_tuner(config, on_two_hosts({0, 0, 0, 1, 1, 1, 1, 1}), {}, schedules);
   try {
     std::ignore = other.choose(Collective::kAllReduce, 0, 8);

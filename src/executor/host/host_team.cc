@@ -49,6 +49,11 @@ void HostTeam::wrong_size(int peer, std::size_t got, std::size_t expected) const
               peer, expected);
 }
 
+void HostTeam::share(SendEnd& link, const Call& call, std::size_t bytes, SendEnd& owner) {
+  slot_readers_.add(owner, link);
+  describe_elsewhere(link, call, bytes, owner);
+}
+
 void HostTeam::taken_back(const ReceiveEnd& link) {
   give_back(link);
   throw Error(Errc::kPeerLost, "rank {} ended its call while its buffer was read", link.peer);

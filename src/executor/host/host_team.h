@@ -13,6 +13,7 @@
 #include "executor/chunk.h"
 #include "executor/host/lending.h"
 #include "executor/host/shared_copy.h"
+#include "executor/host/slot_readers.h"
 #include "executor/host/waiter.h"
 #include "executor/traffic.h"
 #include "executor/walker.h"
@@ -47,11 +48,9 @@ class HostTeam {
 
   bool wait_arrival(ReceiveEnd& link, std::size_t bytes) const noexcept {
     const std::uint64_t next = link.received + 1;
-    // The data's first lines are asked for together with the flag's, or they would be a second miss
-    // after it.
-    if (bytes > kInlineBytes && bytes <= kPrefetchBytes) {
-      prefetch_data(link, next, bytes);
-    } else if (bytes > kFirstLineBytes) {
+    // The header's second line is asked for together with the first, or it would be a second miss
+    // after it. Not lines of slots: who asks for them while the writer writes takes them from it.
+    if (bytes > kFirstLineBytes && bytes <= kInlineBytes) {
       __builtin_prefetch(link.header(next)->inline_data + kFirstLineBytes);
     }
     const bool there = has_come(link);
@@ -86,9 +85,17 @@ class HostTeam {
 
   bool wait_room(SendEnd& link, std::size_t bytes) const noexcept {
     const std::uint64_t window = link.shape.window(bytes);
-    if (link.published - link.consumed_seen < window) return true;
-    link.consumed_seen = std::atomic_ref(*link.consumed_at).load(std::memory_order_acquire);
-    return link.published - link.consumed_seen < window;
+    if (link.published - link.consumed_seen >= window) {
+      link.consumed_seen = std::atomic_ref(*link.consumed_at).load(std::memory_order_acquire);
+      if (link.published - link.consumed_seen >= window) return false;
+    }
+    return link.lent_slots < 0 || bytes <= kInlineBytes || bytes <= link.shape.short_bytes ||
+           slot_readers_.room(link);
+  }
+
+  /// The ranks, beside the link's reader, that wait_room() waits for.
+  [[nodiscard]] std::vector<int> other_readers(const SendEnd& link) const {
+    return slot_readers_.awaited(link);
   }
 
   bool wait_consumed(SendEnd& link, std::uint64_t number) const noexcept {
@@ -115,6 +122,19 @@ class HostTeam {
                        const std::byte* given) const {
     return describe_chunk(*this, link, call, bytes, given);
   }
+
+  /// Whether what a step of the strand sends over these links may lie in the slot of `owner`. Not
+  /// short chunks: each reader costs a line with its acknowledgement, which takes as long as a
+  /// copy.
+  static bool may_share(const Strand& strand, const SendEnd& owner, const SendEnd& link,
+                        std::size_t bytes) noexcept {
+    return bytes >= strand.common_slot_bytes && bytes > owner.shape.short_bytes &&
+           bytes > kPrefetchBytes && !owner.drain_all && !link.drain_all;
+  }
+
+  /// Describes the next chunk of `link`: its reader finds the data where the one of `owner` does.
+  /// @pre may_share(), and the chunk of `owner` is described, and not published
+  void share(SendEnd& link, const Call& call, std::size_t bytes, SendEnd& owner);
 
   /// Copies or combines. Data in another process is pulled piece by piece through a scratch buffer
   /// that stays in the core's cache, or straight into the destination when nothing is combined.
@@ -168,19 +188,19 @@ class HostTeam {
   void release(ReceiveEnd& link, const Source& /*source*/) noexcept {
     const std::uint64_t chunk = ++link.received;
     ++moves_;
-    // The writer waits for this very chunk only if it sent an address. Otherwise it needs room now
-    // and then, and acknowledging half the slots at once saves both ends most transfers of that
-    // line. The writer cannot stall: fewer than half the slots are unacknowledged
-    // (certain_slots()).
+    // The writer waits for this very chunk only if it sent an address or a slot elsewhere.
+    // Otherwise it needs room now and then, and acknowledging half the slots at once saves both
+    // ends most transfers of that line. The writer cannot stall: fewer than half the slots are
+    // unacknowledged (certain_slots()).
     const SlotHeader* done = link.header(chunk);
-    const bool wanted = done->kind == SlotKind::kAddress;
+    const bool given = done->kind == SlotKind::kAddress;
+    // Whoever writes the slot again may have no more chunks for this rank.
+    const bool wanted = given || done->kind == SlotKind::kElsewhere;
     const bool two_lines = done->kind == SlotKind::kInline && done->bytes > kFirstLineBytes;
-    const bool long_one = done->kind == SlotKind::kStaged && done->bytes > kPrefetchBytes;
-    const std::size_t ahead = long_one ? std::min<std::size_t>(done->bytes, kAheadBytes) : 0;
     if (wanted || (chunk & (link.shape.slots / 2 - 1)) == 0) {
       // From here on the header may be the writer's again.
       std::atomic_ref(*link.consumed_at).store(chunk, std::memory_order_release);
-      if (wanted && link.process == 0) give_back(link);
+      if (given && link.process == 0) give_back(link);
     }
     // A writer that runs ahead has filled later headers already, with chunks like this one. Those
     // of a writer that was waited for are its own still, and better left to it.
@@ -190,11 +210,6 @@ class HostTeam {
     const SlotHeader* later = link.header(chunk + kReadAhead);
     __builtin_prefetch(later);
     if (two_lines) __builtin_prefetch(later->inline_data + kFirstLineBytes);
-    const std::uint64_t next = chunk + 1;
-    if (ahead > 0 &&
-        std::atomic_ref(link.header(next)->sequence).load(std::memory_order_relaxed) == next) {
-      prefetch_data(link, next, ahead);
-    }
   }
 
   /// For chunk.h. Takes the note that a chunk brings, where it is all that differs and notes are
@@ -294,12 +309,6 @@ class HostTeam {
     for (std::size_t line = 0; line < bytes; line += kLineBytes) prefetch_for_writing(data + line);
   }
 
-  static void prefetch_data(const ReceiveEnd& link, std::uint64_t chunk,
-                            std::size_t bytes) noexcept {
-    const std::byte* data = link.data(chunk, bytes);
-    for (std::size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(data + line);
-  }
-
   // Whether a step copies one operand, as it is, into the output.
   static bool is_plain(const StepRecord& step, const Call& call) noexcept {
     return step.num_operands == 1 && step.write_output && !(step.finished && call.divisor != 1);
@@ -352,6 +361,7 @@ class HostTeam {
   int sharing_with_ = -1;
   CallTag* listening_ = nullptr;
   std::vector<SendEnd*> offers_;
+  SlotReaders slot_readers_;
   NextReceive ahead_;                      // of the transfer at work
   std::optional<SharedCopy> shared_copy_;  // from its post until it is complete
   CallHistory history_;

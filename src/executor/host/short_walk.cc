@@ -91,12 +91,21 @@ void ShortWalk::prepare(const Strand& strand, const Call& call) {
       if (end == nullptr || end->drain_all) return;
       sends_.push_back(end);
     }
+    step.shares_slot = step.num_sends > 1 && HostTeam::may_share(strand, *sends_[step.first_send],
+                                                                 *sends_.back(), step.bytes);
     step.writes_output = record.write_output;
     step.output_offset = offset(record.output_index, step.slice);
     step.divisor = record.finished ? call.divisor : 1;
     steps.push_back(step);
   }
   steps_ = std::move(steps);
+}
+
+std::byte* ShortWalk::describe_shared(HostTeam& team, const Call& call, const Step& step) const {
+  const std::span sends(sends_.data() + step.first_send, step.num_sends);
+  std::byte* const slot = team.describe(*sends[0], call, step.bytes, nullptr).data;
+  for (SendEnd* send : sends.subspan(1)) team.share(*send, call, step.bytes, *sends[0]);
+  return slot;
 }
 
 void ShortWalk::run_combining(HostTeam& team, Strand& strand, const Call& call,
@@ -119,8 +128,12 @@ void ShortWalk::run_combining(HostTeam& team, Strand& strand, const Call& call,
   std::array<void*, kMostSends + 1> destinations;
   std::size_t num_destinations = 0;
   if (step.writes_output) destinations[num_destinations++] = call.output + step.output_offset;
-  for (SendEnd* send : sends) {
-    destinations[num_destinations++] = team.describe(*send, call, step.bytes, nullptr).data;
+  if (step.shares_slot) {
+    destinations[num_destinations++] = describe_shared(team, call, step);
+  } else {
+    for (SendEnd* send : sends) {
+      destinations[num_destinations++] = team.describe(*send, call, step.bytes, nullptr).data;
+    }
   }
   const std::span from(sources.data(), operands.size());
   const std::span to(destinations.data(), num_destinations);

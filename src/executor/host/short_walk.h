@@ -68,6 +68,7 @@ class ShortWalk {
     std::size_t bytes = 0;
     std::size_t output_offset = 0;
     bool writes_output = false;
+    bool shares_slot = false;  // the links that it sends over have one slot
     std::uint32_t divisor = 1;
     std::size_t number = 0;  // in the strand's program
     Slice slice;
@@ -112,11 +113,16 @@ class ShortWalk {
         return;
       }
     }
-    SendEnd* const* send = sends_.data() + step.first_send;
-    for (std::uint32_t k = 0; k < step.num_sends; ++k, ++send) {
-      std::byte* const to = team.describe(**send, call, step.bytes, nullptr).data;
-      copy(to, source, step.bytes, kInlineBytes);
-      team.publish(**send);
+    SendEnd* const* const sends = sends_.data() + step.first_send;
+    if (step.shares_slot) [[unlikely]] {
+      copy(describe_shared(team, call, step), source, step.bytes, kInlineBytes);
+      for (std::uint32_t k = 0; k < step.num_sends; ++k) team.publish(*sends[k]);
+    } else {
+      for (std::uint32_t k = 0; k < step.num_sends; ++k) {
+        std::byte* const to = team.describe(*sends[k], call, step.bytes, nullptr).data;
+        copy(to, source, step.bytes, kInlineBytes);
+        team.publish(*sends[k]);
+      }
     }
     if (step.writes_output) {
       std::byte* const to = call.output + step.output_offset;
@@ -126,6 +132,8 @@ class ShortWalk {
     if (first.link != nullptr) team.release(*first.link, {});
   }
   void run_combining(HostTeam& team, Strand& strand, const Call& call, const Step& step) const;
+  // All links of the step have the slot of the first one, which this returns.
+  std::byte* describe_shared(HostTeam& team, const Call& call, const Step& step) const;
 
   // @param by_words  what is no longer is copied word by word
   static void copy(std::byte* to, const std::byte* from, std::size_t bytes,

@@ -85,8 +85,9 @@ class Auto final : public Transport {
     const OpenProvider* various = with_devices();
     DeviceProperties properties = various == nullptr ? open_.front().transport->properties(0)
                                                      : various->transport->properties(device);
-    // Ranks may have different ones.
+    // Ranks may have different ones: as of TCP.
     properties.message_weight = 1;
+    properties.joins_messages = true;
     for (const OpenProvider& each : open_) {
       const DeviceProperties of = each.transport->properties(device_of(each, device));
       properties.max_message_bytes = std::min(properties.max_message_bytes, of.max_message_bytes);

@@ -115,6 +115,9 @@ class AutoSender final : public SendConnection {
   bool ready() override;
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* registration) override;
+  void more_follow(bool follow) override {
+    if (decided_) connection_->more_follow(follow);
+  }
   [[nodiscard]] bool splits_messages() const override {
     return decided_ && connection_->splits_messages();
   }

@@ -22,7 +22,8 @@ constexpr unsigned kSmallInRow = 4;
 // A sender whose credits become few asks the socket for more once every kLookPeriod messages: each
 // time is a system call.
 constexpr std::uint64_t kLookPeriod = 16;
-// Eager messages up to this size are written at once, longer ones at the next test() of the sender.
+// Eager messages up to this size are written at once, unless the caller has more to send; longer
+// ones, and those, at the next test() of the sender.
 // That may take a further system call: little time compared with longer messages, much compared
 // with shorter ones.
 constexpr std::size_t kAtOnceBytes = 4096;
@@ -200,7 +201,7 @@ std::unique_ptr<Request> TcpSender::start(std::span<const std::byte> head, const
       started.handed_out = true;
       first.queue(frame, head, rest_bytes > 0 ? started.data : nullptr, &started.unsent);
       held_back_ = true;
-      if (bytes <= kAtOnceBytes) write_held_back();
+      if (bytes <= kAtOnceBytes && !more_follow_) write_held_back();
       return request;
     }
     frame.type = FrameType::kRequest;

@@ -110,6 +110,7 @@ class TcpSender final : public SendConnection, private FrameSink {
                                                 MemoryKind kind) override;
   std::unique_ptr<Request> send(const void* data, std::size_t bytes, std::uint32_t tag,
                                 Registration* registration) override;
+  void more_follow(bool follow) override { more_follow_ = follow; }
   /// A checksum covers one contiguous buffer.
   [[nodiscard]] bool splits_messages() const override { return !connection_.checksums; }
   std::unique_ptr<Request> send_split(std::span<const std::byte> head, const void* data,
@@ -163,6 +164,7 @@ class TcpSender final : public SendConnection, private FrameSink {
   std::uint64_t credits_ = kEagerCredits;
   std::size_t active_ = 0;
   bool held_back_ = false;  // messages that no system call was made for yet
+  bool more_follow_ = false;
   std::deque<Announced> announced_;
   std::deque<Unseen> unseen_;
   std::vector<Message*> waiting_;  // for a grant
