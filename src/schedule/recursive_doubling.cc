@@ -88,18 +88,23 @@ void add_all_gather(StepList& steps, int rank, int ranks) {
 
 /// Recursive halving without scratch memory: a rank handles block x = (number xor rank) in one
 /// step, which combines what all partners at distances above x sent of it and sends it over the
-/// highest bit of x, to the half where it belongs. The order of the steps, by falling bit-reversed
-/// x, puts x + distance right before x for the largest distance, so no FIFO fills up.
+/// highest bit of x, to the half where it belongs. The order of the steps: two blocks for the
+/// partner at the largest distance, then two that need what comes from it, and so on. So no FIFO of
+/// two chunks fills up, and what goes to one partner follows each other, so that it may leave
+/// together.
 void add_reduce_scatter(StepList& steps, int rank, int ranks) {
-  const auto order = [&](int x) {
+  // By falling i, with its bits reversed, but for the largest two distances.
+  const auto order = [&](int i) {
+    const bool swaps = ranks >= 4;
+    const int swapped = swaps ? (i & ~3) | ((i & 1) << 1) | ((i & 2) >> 1) : i;
     int reversed = 0;
     for (int bit = 1, mirrored = ranks / 2; mirrored > 0; bit *= 2, mirrored /= 2) {
-      if ((x & bit) != 0) reversed |= mirrored;
+      if ((swapped & bit) != 0) reversed |= mirrored;
     }
     return reversed;
   };
   for (int i = ranks - 1; i >= 0; --i) {
-    const int x = order(i);  // the reversal is its own inverse
+    const int x = order(i);
     const int top = static_cast<int>(std::bit_floor(static_cast<unsigned>(x)));
     std::vector<Operand> operands = {Operand::input()};
     for (int distance = ranks / 2; distance > top; distance /= 2) {
