@@ -607,7 +607,7 @@ void Communicator::run(const CollectiveCall& call) {
       }
     }
     if (done) {
-      host_executor_->completed();
+      if (!again) host_executor_->completed();
       if (record != 0) {
         records_.complete(record);
       } else {

@@ -23,23 +23,22 @@ RW_HOST_DEVICE Source arrived_chunk(Team& team, const End& link, const Call& cal
   if (call.check_tags && !(slot->tag == call.tag)) team.mismatch(link.peer, slot->tag, call);
   if (slot->bytes != bytes) team.wrong_size(link.peer, slot->bytes, bytes);
   Source source;
-  switch (slot->kind) {
-    case SlotKind::kInline: source.data = slot->inline_data; break;
-    case SlotKind::kStaged: source.data = link.data(chunk, bytes); break;
-    case SlotKind::kAddress:
-      if (link.process == 0) {
-        source.data = reinterpret_cast<const std::byte*>(slot->address);
-      } else {
-        source.remote = slot->address;
-        source.process = link.process;
-      }
-      break;
-    case SlotKind::kElsewhere:
-      // No block's link has such chunks.
+  if (slot->kind == SlotKind::kInline) {
+    source.data = slot->inline_data;
+  } else if (slot->kind == SlotKind::kStaged) {
+    source.data = link.data(chunk, bytes);
+  } else if (slot->kind == SlotKind::kAddress) {
+    if (link.process == 0) {
+      source.data = reinterpret_cast<const std::byte*>(slot->address);
+    } else {
+      source.remote = slot->address;
+      source.process = link.process;
+    }
+  } else {
+    // No block's link has such chunks.
 #if !defined(__CUDA_ARCH__)
-      source.data = link.memory + static_cast<std::int64_t>(slot->address);
+    source.data = link.memory + static_cast<std::int64_t>(slot->address);
 #endif
-      break;
   }
   return source;
 }

@@ -82,15 +82,17 @@ def test_what_a_refused_attach_took_is_given_back() -> None:
     free, _ = torch.cuda.mem_get_info(0)
     hog = torch.empty(free - (32 << 20), dtype=torch.uint8, device="cuda:0")
     before = 0
-    for i in range(8):
-        with pytest.raises(ropewalk.CudaError, match="device memory"), on_gpus(2):
-            pass
-        left, _ = torch.cuda.mem_get_info(0)
-        if i == 0:
-            before = left
-        assert left >= before - (2 << 20), i
-    del hog
-    torch.cuda.empty_cache()
+    try:
+        for i in range(8):
+            with pytest.raises(ropewalk.CudaError, match="out of memory"), on_gpus(2):
+                pass
+            left, _ = torch.cuda.mem_get_info(0)
+            if i == 0:
+                before = left
+            assert left >= before - (2 << 20), i
+    finally:
+        del hog  # else a failure's traceback keeps it, and all later tests fail
+        torch.cuda.empty_cache()
     with on_gpus(2) as comms:
         tensors = [torch.ones(8, device=f"cuda:{comm.device}") for comm in comms]
         torch.cuda.synchronize()

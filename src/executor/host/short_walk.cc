@@ -108,6 +108,14 @@ std::byte* ShortWalk::describe_shared(HostTeam& team, const Call& call, const St
   return slot;
 }
 
+void ShortWalk::send_shared(HostTeam& team, const Call& call, const Step& step,
+                            const std::byte* source) const {
+  copy(describe_shared(team, call, step), source, step.bytes, kInlineBytes);
+  for (SendEnd* send : std::span(sends_.data() + step.first_send, step.num_sends)) {
+    team.publish(*send);
+  }
+}
+
 void ShortWalk::run_combining(HostTeam& team, Strand& strand, const Call& call,
                               const Step& step) const {
   const std::span operands(operands_.data() + step.first_operand, step.num_operands);

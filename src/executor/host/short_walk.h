@@ -115,8 +115,7 @@ class ShortWalk {
     }
     SendEnd* const* const sends = sends_.data() + step.first_send;
     if (step.shares_slot) [[unlikely]] {
-      copy(describe_shared(team, call, step), source, step.bytes, kInlineBytes);
-      for (std::uint32_t k = 0; k < step.num_sends; ++k) team.publish(*sends[k]);
+      send_shared(team, call, step, source);
     } else {
       for (std::uint32_t k = 0; k < step.num_sends; ++k) {
         std::byte* const to = team.describe(*sends[k], call, step.bytes, nullptr).data;
@@ -132,8 +131,10 @@ class ShortWalk {
     if (first.link != nullptr) team.release(*first.link, {});
   }
   void run_combining(HostTeam& team, Strand& strand, const Call& call, const Step& step) const;
-  // All links of the step have the slot of the first one, which this returns.
+  // All links of the step have the slot of the first one, which describe_shared() returns.
   std::byte* describe_shared(HostTeam& team, const Call& call, const Step& step) const;
+  void send_shared(HostTeam& team, const Call& call, const Step& step,
+                   const std::byte* source) const;
 
   // @param by_words  what is no longer is copied word by word
   static void copy(std::byte* to, const std::byte* from, std::size_t bytes,
