@@ -174,7 +174,8 @@ void PreparedCollective::cut(const CollectiveCall& call, const tune::Choice& cho
     strand.part_length = schedule::part_range({0, range.count}, schedule.parts, 0, granule).count;
     strand.chunk_length = std::max<std::size_t>(1, chunk_bytes / element);
     strand.rounds = (strand.part_length + strand.chunk_length - 1) / strand.chunk_length;
-    strand.common_slot_bytes = strand.receives.empty() ? 0 : choice.common_slot_bytes;
+    strand.common_slot_bytes =
+        strand.receives.empty() ? choice.sender_common_slot_bytes : choice.common_slot_bytes;
     rounds = std::max(rounds, strand.rounds);
   }
   for (std::size_t c = 0; c < strands_.size(); ++c) {

@@ -31,8 +31,9 @@ struct Choice : CopyForm {
   int channels = 1;
   int threads = 0;              ///< of a block on a GPU
   std::size_t share_bytes = 0;  ///< smallest chunk that its sender may help to copy
-  /// Host memory: smallest chunk of ranks that also receive, for executor::Strand.
+  /// Host memory, for executor::Strand: of ranks that also receive, and of those that only send.
   std::size_t common_slot_bytes = 0;
+  std::size_t sender_common_slot_bytes = 0;
   /// Host memory, where calls can go staged and by address: the form that was not chosen.
   std::optional<CopyForm> other;
   double other_seconds = 0;  ///< predicted, in that form

@@ -409,7 +409,8 @@ double predict(const ScheduleShape& shape, const CostContext& context, std::size
   ChunkCosts costs{send, copy_in, combine_in, chunk / machine.copy_rate};
   if (!by_address) {
     costs.less_again = (1 - kAgain) * chunk / machine.copy_rate;
-    const bool common = chunk >= kLeastCommon && chunk >= context.common_slot_bytes;
+    // Where ranks share cores it gains little: each acknowledgement is a turn of the scheduler.
+    const bool common = context.ranks_per_core <= 1 && chunk >= kLeastCommon;
     if (common) costs.less_common = kAgain * chunk / machine.copy_rate;
   }
   const double of_all = costs.of(shape.all) / shape.ranks * context.ranks_per_core;

@@ -47,7 +47,8 @@ constexpr double kWithoutTrial = 1.35;
 // Where ranks share cores each acknowledgement of a slot that several read comes between the turns
 // of its writer. Four processes on two cores of an EPYC, data in caches: all-reduces of 4 and 8 KiB
 // took 1.05 to 1.13 times as long with common slots as with one for each reader, of 32 KiB and more
-// 0.73 to 0.93; broadcasts 0.6 to 0.9 from 2 KiB on.
+// 0.73 to 0.95. Of a root, which writes again as soon as one slot is free, broadcasts of 32 to
+// 128 KiB took 1.04 to 1.15 times as long, shorter and longer ones 0.85 to 0.97.
 constexpr std::size_t kLeastCommonSlot = std::size_t{16} << 10U;
 constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
@@ -66,7 +67,6 @@ HostPricing::HostPricing(const Config& config, const GroupFacts& facts,
   // Where ranks outnumber cores, a rank that helps takes the core from another one that copies:
   // shorter scatters then took 1.4 times as long.
   context_.share_bytes = context_.ranks_per_core > 1 ? 1 << 20U : 64 << 10U;
-  context_.common_slot_bytes = context_.ranks_per_core > 1 ? kLeastCommonSlot : 0;
   const std::size_t given = config.bytes(Setting::kSingleCopyBytes);
   given_address_bytes_ = given != 0;
   // Between threads of a process an address costs no system call, and is always the faster way.
@@ -120,7 +120,10 @@ void HostPricing::set_chunks(Choice& choice) const {
   choice.address_bytes = address_bytes_;
   choice.address_chunk_bytes = facts_.all_by_address ? std::size_t{1} << 20U : 0;
   choice.share_bytes = static_cast<std::size_t>(context_.share_bytes);
-  choice.common_slot_bytes = static_cast<std::size_t>(context_.common_slot_bytes);
+  if (context_.ranks_per_core > 1) {
+    choice.common_slot_bytes = kLeastCommonSlot;
+    choice.sender_common_slot_bytes = kNever;
+  }
 }
 
 Choice HostPricing::message(std::size_t /*bytes*/) const {
