@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -31,6 +32,20 @@ link::Route route_of(const tune::RoutedSchedule& routed, int channel, int source
     if (path != nullptr) return *path;
   }
   return {};
+}
+
+// A writer that waits for a slot's other readers waits for steps of earlier rounds alone if it uses
+// no slot twice in a round. Such waits close no circle: what a step waits for otherwise, data and
+// room in the link itself, is of its own round or an earlier one, unless some steps lag.
+bool may_share_slots(const executor::Strand& strand) {
+  if (strand.last_lag > 0) return false;
+  std::vector<std::uint32_t> messages(strand.sends.size());
+  for (const executor::SendRecord& send : strand.program->sends) ++messages[send.end];
+  for (std::size_t k = 0; k < messages.size(); ++k) {
+    const executor::SendEnd* end = strand.sends[k];
+    if (end != nullptr && messages[k] > end->shape.slots) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -174,8 +189,6 @@ void PreparedCollective::cut(const CollectiveCall& call, const tune::Choice& cho
     strand.part_length = schedule::part_range({0, range.count}, schedule.parts, 0, granule).count;
     strand.chunk_length = std::max<std::size_t>(1, chunk_bytes / element);
     strand.rounds = (strand.part_length + strand.chunk_length - 1) / strand.chunk_length;
-    strand.common_slot_bytes =
-        strand.receives.empty() ? choice.sender_common_slot_bytes : choice.common_slot_bytes;
     rounds = std::max(rounds, strand.rounds);
   }
   for (std::size_t c = 0; c < strands_.size(); ++c) {
@@ -187,6 +200,12 @@ void PreparedCollective::cut(const CollectiveCall& call, const tune::Choice& cho
       strand.rounds = (strand.part_length + strand.chunk_length - 1) / strand.chunk_length;
     }
     take_program(c);
+    if (!may_share_slots(strand)) {
+      strand.common_slot_bytes = std::numeric_limits<std::size_t>::max();
+    } else {
+      strand.common_slot_bytes =
+          strand.receives.empty() ? choice.sender_common_slot_bytes : choice.common_slot_bytes;
+    }
   }
 }
 

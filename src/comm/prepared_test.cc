@@ -56,6 +56,19 @@ TEST(Prepared, ChannelsOfDifferentWeightsTakeTheSameRounds) {
   EXPECT_EQ(strands[1].rounds, 16U);
 }
 
+// Steps that lag might wait for each other there. A call of one round has none.
+TEST(Prepared, NoSlotHasSeveralReadersWhereStepsLag) {
+  const auto checked =
+      schedule::CheckedSchedules().get("recursive_doubling", {Collective::kAllGather, 4, 0, 1});
+  PreparedCollective lagging(checked, 1, nullptr, 4);
+  EXPECT_EQ(cut(lagging, 256, staged())[0].last_lag, 0U);
+  EXPECT_EQ(lagging.strands()[0].common_slot_bytes, 0U);
+  EXPECT_GT(cut(lagging, 2560, staged())[0].last_lag, 0U);
+  EXPECT_EQ(lagging.strands()[0].common_slot_bytes, ~std::size_t{0});
+  PreparedCollective prepared(checked, 1);
+  EXPECT_EQ(cut(prepared, 2560, staged())[0].common_slot_bytes, 0U);
+}
+
 TEST(Prepared, RoundsCoverAllElements) {
   for (const std::vector<int>& weight :
        {std::vector<int>{1}, {1, 1}, {2, 1}, {5, 2, 1}, {1, 7}, {100, 1}}) {

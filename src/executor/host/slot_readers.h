@@ -2,7 +2,8 @@
 //
 // What a step sends to several ranks of a host is written into the slot of one of the links, its
 // *owner*; the headers of the others say where it lies (SlotKind::kElsewhere). The writer copies
-// once instead of once for each, and uses the slot again when all readers have consumed it.
+// once instead of once for each, and uses the slot again when all readers have consumed it. So it
+// waits for more than the schedule's checker knows of; comm/prepared.cc says where that is safe.
 #pragma once
 
 #include <cstddef>
