@@ -12,6 +12,7 @@
 #include "schedule/checked.h"
 #include "schedule/compile.h"
 #include "schedule/layout.h"
+#include "schedule/text.h"
 
 namespace ropewalk::testing {
 namespace {
@@ -71,6 +72,48 @@ TEST(Algorithms, BetweenProcessesWithoutSingleCopy) {
   RankOptions options;
   options.settings = {{"TIMEOUT", "60"}, {"SINGLE_COPY", "off"}};
   for (const int size : {2, 3}) expect_all_right(size, options);
+}
+
+// Rank 0 passes ten parts on to rank 1, the first one also to rank 2, which takes it after the last
+// one has come by rank 1. A link has eight slots: if the first part lay in one for both readers,
+// rank 0 would wait for rank 2 before it could send the ninth.
+std::string later_reader(comm::Communicator& comm) {
+  std::string text =
+      "ropewalk-schedule 1\ncollective broadcast\nalgorithm given\nranks 4\nroot 3\nparts 10\n"
+      "channel 0 weight 1\n";
+  const auto steps = [&](int rank, int first, int last, const char* step) {
+    if (rank >= 0) text += fmt::format("rank {} channel 0\n", rank);
+    for (int part = first; part <= last; ++part) text += fmt::format("  b{}: {}\n", part, step);
+  };
+  steps(0, 0, 0, "3 -> out, 1, 2");
+  steps(-1, 1, 9, "3 -> out, 1");
+  steps(1, 0, 8, "0 -> out");
+  steps(-1, 9, 9, "0 -> out, 2");
+  steps(-1, 1, 8, "out -> 2");
+  steps(2, 9, 9, "1 -> out");
+  steps(-1, 0, 0, "0 -> out");
+  steps(-1, 1, 8, "1 -> out");
+  steps(3, 0, 9, "in -> out, 0");
+  comm.use_schedule(
+      std::make_shared<const schedule::Checked>(schedule::Checked::from(schedule::parse(text))));
+  diagnose::MeasureSpec spec;
+  spec.collective = Collective::kBroadcast;
+  spec.count = std::size_t{10} * 8192;  // a slot for each part
+  spec.root = 3;
+  spec.iterations = 3;
+  return fmt::format("{} wrong", diagnose::measure(comm, spec).wrong);
+}
+
+TEST(Algorithms, AReaderThatComesLateHoldsUpNoOther) {
+  RankOptions options;
+  options.settings = {{"TIMEOUT", "20"}, {"SINGLE_COPY", "off"}};
+  RankProcesses ranks(4, options, later_reader);
+  for (int r = 0; r < 4; ++r) {
+    const std::optional<Report> report = ranks.wait(r, std::chrono::milliseconds(60'000));
+    ASSERT_TRUE(report.has_value()) << "rank " << r;
+    EXPECT_FALSE(report->error) << report->text;
+    EXPECT_EQ(report->text, "0 wrong");
+  }
 }
 
 // Calls that only move data go on with other algorithms meanwhile (setting ADAPT_COPIES), whose
