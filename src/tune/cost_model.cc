@@ -68,71 +68,69 @@ bool receives_none(const schedule::Step& step) {
   });
 }
 
-// The messages of one channel in an order in which they can be sent. `receive(from, to, token)` is
-// called when rank `to` takes a message, with what `send(from, to)` returned for it.
-template <typename Token, typename Receive, typename Send>
-void replay(const schedule::Schedule& schedule, std::size_t channel, Receive receive, Send send) {
-  // The schedule is an accepted one: with links of any length it runs to its end.
-  std::map<std::pair<int, int>, std::deque<Token>> links;
-  std::vector<std::size_t> next(schedule.programs.size());
-  std::vector<int> may_run(next.size());
-  std::iota(may_run.begin(), may_run.end(), 0);
-  while (!may_run.empty()) {
-    const int rank = may_run.back();
-    may_run.pop_back();
-    const auto r = static_cast<std::size_t>(rank);
-    const schedule::StepList& steps = schedule.programs[r][channel];
-    const auto waits = [&](const schedule::Operand& operand) {
-      return operand.kind == schedule::Operand::Kind::kLink && links[{operand.peer, rank}].empty();
-    };
-    while (next[r] < steps.size() && std::ranges::none_of(steps[next[r]].operands, waits)) {
-      const schedule::Step& step = steps[next[r]++];
-      for (const schedule::Operand& operand : step.operands) {
-        if (operand.kind != schedule::Operand::Kind::kLink) continue;
-        std::deque<Token>& link = links[{operand.peer, rank}];
-        receive(operand.peer, rank, link.front());
-        link.pop_front();
-      }
-      for (const int peer : step.send) {
-        links[{rank, peer}].push_back(send(rank, peer));
-        may_run.push_back(peer);
+struct BetweenHosts {
+  int hops = 0;  // on the chain of dependent messages that has most of them
+  // By rank: see RankLoad::joined_out.
+  std::vector<int> joined_out;
+  std::vector<int> joined_in;
+};
+
+BetweenHosts between_hosts(const schedule::Schedule& schedule, std::span<const int> host_of_rank) {
+  struct Message {
+    int hops;
+    bool joins;
+  };
+  struct Strand {
+    std::size_t next = 0;
+    int hops = 0;
+    std::set<int> since_wait;  // to whom it has sent
+  };
+  const std::size_t ranks = schedule.programs.size();
+  BetweenHosts found{0, std::vector<int>(ranks), std::vector<int>(ranks)};
+  for (std::size_t channel = 0; channel < schedule.weight.size(); ++channel) {
+    // The schedule is an accepted one: with links of any length it runs to its end.
+    std::map<std::pair<int, int>, std::deque<Message>> links;
+    std::vector<Strand> strands(ranks);
+    std::vector<int> may_run(ranks);
+    std::iota(may_run.begin(), may_run.end(), 0);
+    while (!may_run.empty()) {
+      const int rank = may_run.back();
+      may_run.pop_back();
+      const auto r = static_cast<std::size_t>(rank);
+      Strand& strand = strands[r];
+      const schedule::StepList& steps = schedule.programs[r][channel];
+      const auto waits = [&](const schedule::Operand& operand) {
+        return operand.kind == schedule::Operand::Kind::kLink &&
+               links[{operand.peer, rank}].empty();
+      };
+      while (strand.next < steps.size() &&
+             std::ranges::none_of(steps[strand.next].operands, waits)) {
+        const schedule::Step& step = steps[strand.next++];
+        for (const schedule::Operand& operand : step.operands) {
+          if (operand.kind != schedule::Operand::Kind::kLink) continue;
+          std::deque<Message>& link = links[{operand.peer, rank}];
+          const Message message = link.front();
+          link.pop_front();
+          strand.hops = std::max(strand.hops, message.hops);
+          if (message.joins) {
+            ++found.joined_in[r];
+          } else {
+            strand.since_wait.clear();
+          }
+        }
+        for (const int peer : step.send) {
+          const bool leaves = host_of_rank[static_cast<std::size_t>(peer)] != host_of_rank[r];
+          const int hops = strand.hops + (leaves ? 1 : 0);
+          const bool joins = !strand.since_wait.insert(peer).second && leaves;
+          if (joins) ++found.joined_out[r];
+          found.hops = std::max(found.hops, hops);
+          links[{rank, peer}].push_back({hops, joins});
+          may_run.push_back(peer);
+        }
       }
     }
   }
-}
-
-// By rank: see RankLoad::joined_out.
-struct Joined {
-  std::vector<int> out;
-  std::vector<int> in;
-};
-
-Joined joined_messages(const schedule::Schedule& schedule, std::span<const int> host_of_rank) {
-  Joined joined{std::vector<int>(schedule.programs.size()),
-                std::vector<int>(schedule.programs.size())};
-  const auto of = [](auto& by_rank, int rank) -> auto& {
-    return by_rank[static_cast<std::size_t>(rank)];
-  };
-  for (std::size_t channel = 0; channel < schedule.weight.size(); ++channel) {
-    std::vector<std::set<int>> since_wait(schedule.programs.size());  // to whom each rank has sent
-    replay<bool>(
-        schedule, channel,
-        [&](int /*from*/, int to, bool joins) {
-          if (joins) {
-            ++of(joined.in, to);
-          } else {
-            of(since_wait, to).clear();
-          }
-        },
-        [&](int from, int to) {
-          const bool local = host_of_rank[static_cast<std::size_t>(from)] ==
-                             host_of_rank[static_cast<std::size_t>(to)];
-          const bool joins = !of(since_wait, from).insert(to).second && !local;
-          if (joins) ++of(joined.out, from);
-          return joins;
-        });
-  }
-  return joined;
+  return found;
 }
 
 }  // namespace
@@ -147,11 +145,11 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
   shape.rooted = has_root(schedule.collective);
   shape.by_address = all_by_address(checked);
   add_busiest_link(shape, checked);
-  Joined joined;
+  BetweenHosts between;
   if (!host_of_rank.empty()) {
     add_links_between_hosts(shape, checked, host_of_rank);
-    shape.local_path = shape.longest_path - hops_between_hosts(schedule, host_of_rank);
-    joined = joined_messages(schedule, host_of_rank);
+    between = between_hosts(schedule, host_of_rank);
+    shape.local_path = shape.longest_path - between.hops;
   }
   for (std::size_t r = 0; r < schedule.programs.size(); ++r) {
     const std::vector<schedule::StepList>& rank = schedule.programs[r];
@@ -161,8 +159,8 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
     };
     RankLoad load;
     if (!host_of_rank.empty()) {
-      load.joined_out = joined.out[r];
-      load.joined_in = joined.in[r];
+      load.joined_out = between.joined_out[r];
+      load.joined_in = between.joined_in[r];
     }
     std::size_t work = 0;  // in parts
     for (const schedule::StepList& steps : rank) {
@@ -211,27 +209,6 @@ ScheduleShape ScheduleShape::of(const schedule::Checked& checked,
   std::sort(shape.loads.begin(), shape.loads.end());
   shape.loads.erase(std::unique(shape.loads.begin(), shape.loads.end()), shape.loads.end());
   return shape;
-}
-
-int hops_between_hosts(const schedule::Schedule& schedule, std::span<const int> host_of_rank) {
-  int most = 0;
-  for (std::size_t channel = 0; channel < schedule.weight.size(); ++channel) {
-    std::vector<int> hops(schedule.programs.size());  // so far, by rank
-    replay<int>(
-        schedule, channel,
-        [&](int /*from*/, int to, int came) {
-          int& here = hops[static_cast<std::size_t>(to)];
-          here = std::max(here, came);
-        },
-        [&](int from, int to) {
-          const bool leaves = host_of_rank[static_cast<std::size_t>(from)] !=
-                              host_of_rank[static_cast<std::size_t>(to)];
-          const int sent = hops[static_cast<std::size_t>(from)] + (leaves ? 1 : 0);
-          most = std::max(most, sent);
-          return sent;
-        });
-  }
-  return most;
 }
 
 double units_over(const schedule::Schedule& schedule, std::span<const std::pair<int, int>> pairs) {

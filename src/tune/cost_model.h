@@ -132,10 +132,6 @@ struct ScheduleShape {
   static ScheduleShape of(const schedule::Checked& checked, std::span<const int> host_of_rank = {});
 };
 
-/// Hops between hosts on the chain of dependent messages that has most of them. `host_of_rank` by
-/// rank.
-int hops_between_hosts(const schedule::Schedule& schedule, std::span<const int> host_of_rank);
-
 /// Units that one rank sends, or receives, over links of these pairs: whichever rank and direction
 /// has most. Pairs have the lower rank first.
 double units_over(const schedule::Schedule& schedule, std::span<const std::pair<int, int>> pairs);

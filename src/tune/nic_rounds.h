@@ -46,7 +46,8 @@ class NicHosts {
 
   /// Channel c is on rail c % rates.size(). Takes some milliseconds at most: schedules of many
   /// messages are not walked.
-  /// @param hops       between hosts, on the chain of messages that has most (hops_between_hosts())
+  /// @param hops       between hosts, on the chain of messages that has most (of ScheduleShape:
+  /// longest_path less local_path)
   /// @param lag_slots  GroupFacts::lag_slots
   [[nodiscard]] NicRounds rounds_of(const schedule::Checked& checked, int hops,
                                     std::uint32_t lag_slots) const;
