@@ -1,12 +1,11 @@
 #include "schedule/reach.h"
 
 #include <cstdint>
-#include <deque>
 #include <map>
-#include <utility>
+#include <span>
 
-#include "core/error.h"
 #include "schedule/layout.h"
+#include "schedule/replay.h"
 
 namespace ropewalk::schedule {
 namespace {
@@ -29,68 +28,28 @@ class RankSet {
   std::vector<std::uint64_t> words_;
 };
 
-/// Runs one round of a channel. Links hold any number of chunks, each of which is the set of ranks
-/// that its receiver hears of by it.
-class ReachRun {
- public:
-  ReachRun(const Schedule& schedule, std::size_t channel, const std::vector<bool>& empty_parts,
-           std::vector<RankSet>& heard)
-      : schedule_(schedule),
-        channel_(channel),
-        empty_parts_(empty_parts),
-        heard_(heard),
-        at_(schedule.programs.size()),
-        heard_by_block_(schedule.programs.size()) {}
-
-  void run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (std::size_t r = 0; r < at_.size(); ++r) moved |= advance(r);
-    }
-    for (std::size_t r = 0; r < at_.size(); ++r) RW_ASSERT(at_[r] == steps(r).size());
-  }
-
- private:
-  [[nodiscard]] const StepList& steps(std::size_t rank) const {
-    return schedule_.programs[rank][channel_];
-  }
-  bool advance(std::size_t rank) {
-    const std::size_t before = at_[rank];
-    while (at_[rank] < steps(rank).size() && take(rank, steps(rank)[at_[rank]])) ++at_[rank];
-    return at_[rank] != before;
-  }
-  /// @return false while chunks are missing
-  bool take(std::size_t rank, const Step& step) {
-    if (empty_parts_[static_cast<std::size_t>(step.block % schedule_.parts)]) return true;
-    for (const Operand& operand : step.operands) {
-      if (operand.kind == Operand::Kind::kLink && links_[{operand.peer, rank}].empty())
-        return false;
-    }
-    const auto [found, fresh] =
-        heard_by_block_[rank].try_emplace(step.block, schedule_.programs.size());
-    RankSet& heard = found->second;
-    if (fresh) heard.add(rank);
-    for (const Operand& operand : step.operands) {
-      if (operand.kind != Operand::Kind::kLink) continue;
-      std::deque<RankSet>& link = links_[{operand.peer, rank}];
-      heard.add(link.front());
-      heard_[rank].add(link.front());
-      link.pop_front();
-    }
-    for (const int to : step.send) {
-      links_[{static_cast<int>(rank), static_cast<std::size_t>(to)}].push_back(heard);
-    }
-    return true;
-  }
-
-  const Schedule& schedule_;
-  const std::size_t channel_;
-  const std::vector<bool>& empty_parts_;
-  std::vector<RankSet>& heard_;
-  std::vector<std::size_t> at_;                                       // the next step of each rank
-  std::vector<std::map<int, RankSet>> heard_by_block_;                // of each rank, with itself
-  std::map<std::pair<int, std::size_t>, std::deque<RankSet>> links_;  // by sender and receiver
-};
+// Adds to the sets in `heard`, by rank, what each hears of in one round of a channel. A message is
+// the set of ranks that its receiver hears of by it.
+void add_heard(const Schedule& schedule, std::size_t channel, const std::vector<bool>& empty_parts,
+               std::vector<RankSet>& heard) {
+  std::vector<std::map<int, RankSet>> by_block(heard.size());  // of each rank, with itself
+  replay<RankSet>(
+      schedule, channel,
+      [&](const Step& step) {
+        return empty_parts[static_cast<std::size_t>(step.block % schedule.parts)];
+      },
+      [&](int rank, const Step& step, std::span<const RankSet> received, const auto& send) {
+        const auto r = static_cast<std::size_t>(rank);
+        const auto [found, fresh] = by_block[r].try_emplace(step.block, heard.size());
+        RankSet& of_block = found->second;
+        if (fresh) of_block.add(r);
+        for (const RankSet& message : received) {
+          of_block.add(message);
+          heard[r].add(message);
+        }
+        for (const int to : step.send) send(to, of_block);
+      });
+}
 
 }  // namespace
 
@@ -106,7 +65,7 @@ std::vector<int> heard_by_all(const Schedule& schedule, std::size_t count, std::
       empty[static_cast<std::size_t>(part)] =
           part_range(range, schedule.parts, part, granule).count == 0;
     }
-    ReachRun(schedule, static_cast<std::size_t>(c), empty, heard).run();
+    add_heard(schedule, static_cast<std::size_t>(c), empty, heard);
   }
   std::vector<int> ranks;
   for (std::size_t of = 0; of < num_ranks; ++of) {

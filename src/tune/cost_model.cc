@@ -1,7 +1,6 @@
 #include "tune/cost_model.h"
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <numeric>
 #include <set>
@@ -10,6 +9,7 @@
 
 #include "plan/chunk_model.h"
 #include "schedule/layout.h"
+#include "schedule/replay.h"
 
 namespace ropewalk::tune {
 
@@ -80,55 +80,37 @@ BetweenHosts between_hosts(const schedule::Schedule& schedule, std::span<const i
     int hops;
     bool joins;
   };
-  struct Strand {
-    std::size_t next = 0;
+  struct Rank {
     int hops = 0;
     std::set<int> since_wait;  // to whom it has sent
   };
-  const std::size_t ranks = schedule.programs.size();
-  BetweenHosts found{0, std::vector<int>(ranks), std::vector<int>(ranks)};
+  const std::size_t num_ranks = schedule.programs.size();
+  BetweenHosts found{0, std::vector<int>(num_ranks), std::vector<int>(num_ranks)};
   for (std::size_t channel = 0; channel < schedule.weight.size(); ++channel) {
-    // The schedule is an accepted one: with links of any length it runs to its end.
-    std::map<std::pair<int, int>, std::deque<Message>> links;
-    std::vector<Strand> strands(ranks);
-    std::vector<int> may_run(ranks);
-    std::iota(may_run.begin(), may_run.end(), 0);
-    while (!may_run.empty()) {
-      const int rank = may_run.back();
-      may_run.pop_back();
-      const auto r = static_cast<std::size_t>(rank);
-      Strand& strand = strands[r];
-      const schedule::StepList& steps = schedule.programs[r][channel];
-      const auto waits = [&](const schedule::Operand& operand) {
-        return operand.kind == schedule::Operand::Kind::kLink &&
-               links[{operand.peer, rank}].empty();
-      };
-      while (strand.next < steps.size() &&
-             std::ranges::none_of(steps[strand.next].operands, waits)) {
-        const schedule::Step& step = steps[strand.next++];
-        for (const schedule::Operand& operand : step.operands) {
-          if (operand.kind != schedule::Operand::Kind::kLink) continue;
-          std::deque<Message>& link = links[{operand.peer, rank}];
-          const Message message = link.front();
-          link.pop_front();
-          strand.hops = std::max(strand.hops, message.hops);
-          if (message.joins) {
-            ++found.joined_in[r];
-          } else {
-            strand.since_wait.clear();
-          }
-        }
-        for (const int peer : step.send) {
-          const bool leaves = host_of_rank[static_cast<std::size_t>(peer)] != host_of_rank[r];
-          const int hops = strand.hops + (leaves ? 1 : 0);
-          const bool joins = !strand.since_wait.insert(peer).second && leaves;
-          if (joins) ++found.joined_out[r];
-          found.hops = std::max(found.hops, hops);
-          links[{rank, peer}].push_back({hops, joins});
-          may_run.push_back(peer);
+    std::vector<Rank> ranks(num_ranks);
+    const auto run = [&](int number, const schedule::Step& step, std::span<const Message> received,
+                         const auto& send) {
+      const auto r = static_cast<std::size_t>(number);
+      Rank& rank = ranks[r];
+      for (const Message& message : received) {
+        rank.hops = std::max(rank.hops, message.hops);
+        if (message.joins) {
+          ++found.joined_in[r];
+        } else {
+          rank.since_wait.clear();
         }
       }
-    }
+      for (const int peer : step.send) {
+        const bool leaves = host_of_rank[static_cast<std::size_t>(peer)] != host_of_rank[r];
+        const Message message{rank.hops + (leaves ? 1 : 0),
+                              !rank.since_wait.insert(peer).second && leaves};
+        if (message.joins) ++found.joined_out[r];
+        found.hops = std::max(found.hops, message.hops);
+        send(peer, message);
+      }
+    };
+    schedule::replay<Message>(
+        schedule, channel, [](const schedule::Step& /*step*/) { return false; }, run);
   }
   return found;
 }
