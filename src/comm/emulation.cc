@@ -145,7 +145,7 @@ std::unique_ptr<Emulation> Emulation::join(bootstrap::Bootstrap& bootstrap, cons
   const auto all_have_it = [&] { bootstrap.barrier(deadline); };
   if (rank != 0) {
     const auto& from = records.front().server;
-    SharedMemory memory = SharedMemory::map(
+    SharedMemory memory = SharedMemory::map_once(
         bootstrap::descriptor_of(0, std::string_view(from.data(), from.size()), deadline), bytes);
     all_have_it();
     return std::unique_ptr<Emulation>(

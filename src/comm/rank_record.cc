@@ -303,8 +303,8 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
     const std::string server_name(name.server.begin(), name.server.end());
     info.segment = runtime.segment(server_name, [&] {
       return std::make_shared<link::HostSegment>(
-          layout, SharedMemory::map(bootstrap::descriptor_of(leader, server_name, deadline),
-                                    layout.bytes()));
+          layout, SharedMemory::map_once(bootstrap::descriptor_of(leader, server_name, deadline),
+                                         layout.bytes()));
     });
   }
 

@@ -9,10 +9,12 @@
 #include <cerrno>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/mutex.h"
 #include "core/units.h"
 
 namespace ropewalk {
@@ -71,14 +73,6 @@ FileDescriptor make_dev_shm_file() {
   return fd;
 }
 
-std::byte* map_shared(int fd, std::size_t bytes) {
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) {
-    throw system_error(errno, fmt::format("mmap of {} of shared memory", format_bytes(bytes)));
-  }
-  return static_cast<std::byte*>(data);
-}
-
 // Only a memfd of ours carries this seal: an unnamed file of a tmpfs cannot be sealed.
 bool sealed_against_shrinking(int fd) noexcept {
   const int seals = fcntl(fd, F_GET_SEALS);
@@ -86,6 +80,79 @@ bool sealed_against_shrinking(int fd) noexcept {
 }
 
 }  // namespace
+
+// The pages of one segment in this process's memory. Those that may be found are in a list, which
+// needs no memory of its own, so that a program that unloads the library loses none.
+class SharedMemory::Mapping : public std::enable_shared_from_this<Mapping> {
+  static inline Mutex mutex;
+  static inline Mapping* first RW_GUARDED_BY(mutex) = nullptr;
+
+ public:
+  // One that once() finds.
+  static std::shared_ptr<Mapping> listed(int fd, std::size_t bytes) {
+    const File file = file_of(fd);
+    const Lock lock(mutex);
+    return make(file, fd, bytes);
+  }
+
+  // One of the same file that has at least `bytes`; made if there is none.
+  static std::shared_ptr<Mapping> once(int fd, std::size_t bytes) {
+    const File file = file_of(fd);
+    const Lock lock(mutex);
+    for (Mapping* each = first; each != nullptr; each = each->next_) {
+      if (each->file_ != file || each->size_ < bytes) continue;
+      // Its last user may be about to unmap it.
+      if (auto found = each->weak_from_this().lock()) return found;
+    }
+    return make(file, fd, bytes);
+  }
+
+  // One that nobody else finds.
+  Mapping(int fd, std::size_t bytes) : size_(bytes) {
+    void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED) {
+      throw system_error(errno, fmt::format("mmap of {} of shared memory", format_bytes(bytes)));
+    }
+    data_ = static_cast<std::byte*>(mapped);
+  }
+  ~Mapping() {
+    if (listed_) leave();
+    munmap(data_, size_);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+
+ private:
+  using File = std::pair<dev_t, ino_t>;  // belongs to no other file while it is mapped
+  static File file_of(int fd) {
+    struct stat state {};
+    if (fstat(fd, &state) != 0) throw system_error(errno, "fstat of shared memory");
+    return {state.st_dev, state.st_ino};
+  }
+  static std::shared_ptr<Mapping> make(File file, int fd, std::size_t bytes) RW_REQUIRES(mutex) {
+    auto made = std::make_shared<Mapping>(fd, bytes);
+    made->file_ = file;
+    made->next_ = first;
+    if (first != nullptr) first->previous_ = made.get();
+    first = made.get();
+    made->listed_ = true;
+    return made;
+  }
+  void leave() noexcept {
+    const Lock lock(mutex);
+    (previous_ != nullptr ? previous_->next_ : first) = next_;
+    if (next_ != nullptr) next_->previous_ = previous_;
+  }
+
+  std::byte* data_ = nullptr;
+  std::size_t size_;
+  bool listed_ = false;
+  File file_;
+  Mapping* next_ RW_GUARDED_BY(mutex) = nullptr;
+  Mapping* previous_ RW_GUARDED_BY(mutex) = nullptr;
+};
 
 ShmBacking parse_shm_backing(std::string_view text) {
   if (text == "auto") return ShmBacking::kAuto;
@@ -115,11 +182,19 @@ SharedMemory SharedMemory::create(std::size_t bytes, ShmBacking backing) {
   if (!dev_shm && fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw system_error(errno, "sealing shared memory");
   }
-  std::byte* data = map_shared(fd.get(), size);
-  return SharedMemory(std::move(fd), data, size, dev_shm);
+  std::shared_ptr<Mapping> mapping = Mapping::listed(fd.get(), size);
+  return {std::move(fd), std::move(mapping), size, dev_shm};
 }
 
 SharedMemory SharedMemory::map(FileDescriptor fd, std::size_t bytes) {
+  return of_peer(std::move(fd), bytes, false);
+}
+
+SharedMemory SharedMemory::map_once(FileDescriptor fd, std::size_t bytes) {
+  return of_peer(std::move(fd), bytes, true);
+}
+
+SharedMemory SharedMemory::of_peer(FileDescriptor fd, std::size_t bytes, bool once) {
   const std::size_t size = round_up_to_pages(bytes);
   struct stat state {};
   if (fstat(fd.get(), &state) != 0) throw system_error(errno, "fstat of shared memory");
@@ -129,34 +204,20 @@ SharedMemory SharedMemory::map(FileDescriptor fd, std::size_t bytes) {
                 state.st_size, size);
   }
   const bool dev_shm = !sealed_against_shrinking(fd.get());
-  std::byte* data = map_shared(fd.get(), size);
-  return SharedMemory(std::move(fd), data, size, dev_shm);
+  std::shared_ptr<Mapping> mapping =
+      once ? Mapping::once(fd.get(), size) : std::make_shared<Mapping>(fd.get(), size);
+  return {std::move(fd), std::move(mapping), size, dev_shm};
 }
 
-SharedMemory::SharedMemory(FileDescriptor fd, std::byte* data, std::size_t size, bool dev_shm)
-    : fd_(std::move(fd)), data_(data), size_(size), dev_shm_(dev_shm) {
+SharedMemory::SharedMemory(FileDescriptor fd, std::shared_ptr<Mapping> mapping, std::size_t size,
+                           bool dev_shm)
+    : fd_(std::move(fd)),
+      mapping_(std::move(mapping)),
+      data_(mapping_->data()),
+      size_(size),
+      dev_shm_(dev_shm) {
   const std::size_t pages = size / page_bytes();
   reserved_ = std::make_unique<std::atomic<std::uint64_t>[]>((pages + 63) / 64);
-}
-
-SharedMemory::SharedMemory(SharedMemory&& other) noexcept
-    : fd_(std::move(other.fd_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      dev_shm_(other.dev_shm_),
-      reserved_(std::move(other.reserved_)) {}
-
-SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  std::swap(dev_shm_, other.dev_shm_);
-  std::swap(reserved_, other.reserved_);
-  return *this;
-}
-
-SharedMemory::~SharedMemory() {
-  if (data_ != nullptr) munmap(data_, size_);
 }
 
 void SharedMemory::reserve(std::size_t offset, std::size_t bytes) {

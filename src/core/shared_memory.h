@@ -4,6 +4,9 @@
 // leaves nothing behind. It is handed to other processes as a file descriptor
 // (core/descriptor_server.h). A segment is sparse: memory is taken by reserve(), which fails with
 // an error where the first touch would have killed the process.
+//
+// Ranks of one process may have one mapping together (map_once()): its pages are faulted in once,
+// and the thread sanitizer, which knows memory by its address, sees that they use the same.
 #pragma once
 
 #include <atomic>
@@ -30,11 +33,16 @@ class SharedMemory {
   /// Maps a segment received from another process; checks that it has at least `bytes`.
   static SharedMemory map(FileDescriptor fd, std::size_t bytes);
 
-  SharedMemory(SharedMemory&& other) noexcept;
-  SharedMemory& operator=(SharedMemory&& other) noexcept;
+  /// The same, but by the mapping that this process has of the segment already, if it has one that
+  /// create() or map_once() made, and it is large enough. It is unmapped with its last user. Not
+  /// for memory that each user registers with CUDA by itself, which takes an address once.
+  static SharedMemory map_once(FileDescriptor fd, std::size_t bytes);
+
+  SharedMemory(SharedMemory&&) noexcept = default;
+  SharedMemory& operator=(SharedMemory&&) noexcept = default;
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
-  ~SharedMemory();
+  ~SharedMemory() = default;
 
   /// Makes sure that the range has memory behind it (fallocate); cheap to repeat.
   /// @throws Error kSystem "needed X, /dev/shm is Y with Z free" when there is none
@@ -45,8 +53,11 @@ class SharedMemory {
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
 
  private:
-  SharedMemory(FileDescriptor fd, std::byte* data, std::size_t size, bool dev_shm);
+  class Mapping;
+  SharedMemory(FileDescriptor fd, std::shared_ptr<Mapping> mapping, std::size_t size, bool dev_shm);
+  static SharedMemory of_peer(FileDescriptor fd, std::size_t bytes, bool once);
   FileDescriptor fd_;
+  std::shared_ptr<Mapping> mapping_;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   bool dev_shm_ = false;

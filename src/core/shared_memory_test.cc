@@ -105,6 +105,36 @@ TEST_P(Backings, TwoMappingsShareBytes) {
   EXPECT_EQ(other.data()[1], std::byte{6});
 }
 
+TEST_P(Backings, AProcessHasOneMapping) {
+  CREATE_OR_SKIP(memory, 10'000);
+  std::byte* const first = memory.data();
+  std::optional<SharedMemory> other =
+      SharedMemory::map_once(duplicate(memory.fd()), memory.size() / 2);
+  EXPECT_EQ(other->data(), first);
+  EXPECT_NE(SharedMemory::map(duplicate(memory.fd()), 10'000).data(), first) << "of its own";
+  // Whoever ends last unmaps.
+  const std::size_t bytes = memory.size();
+  FileDescriptor fd = duplicate(memory.fd());
+  made.reset();
+  other->data()[1] = std::byte{7};
+  EXPECT_EQ(SharedMemory::map_once(duplicate(fd.get()), bytes).data(), first);
+  other.reset();
+  const SharedMemory again = SharedMemory::map_once(std::move(fd), bytes);
+  EXPECT_EQ(again.data()[1], std::byte{7}) << "mapped anew";
+}
+
+TEST_P(Backings, AMappingThatIsTooShortIsNotShared) {
+  CREATE_OR_SKIP(memory, 1 << 20);
+  FileDescriptor fd = duplicate(memory.fd());
+  made.reset();
+  const SharedMemory part = SharedMemory::map_once(duplicate(fd.get()), 4096);
+  const SharedMemory whole = SharedMemory::map_once(std::move(fd), 1 << 20);
+  EXPECT_NE(whole.data(), part.data());
+  part.data()[0] = std::byte{3};
+  EXPECT_EQ(whole.data()[0], std::byte{3});
+  whole.data()[(1 << 20) - 1] = std::byte{4};
+}
+
 TEST_P(Backings, MapChecksTheSize) {
   CREATE_OR_SKIP(memory, 4096);
   const std::string words = message_of(

@@ -184,9 +184,11 @@ struct WindowMemory::Pinned {
   transport::window::CuPointer on_device = 0;
 };
 
-// The first of `local` makes the segment and hands it to the others.
+// The first of `local` makes the segment and hands it to the others. `registered`: with CUDA, by
+// each rank.
 void WindowMemory::share_segment(bootstrap::Bootstrap& bootstrap, const std::vector<int>& local,
-                                 std::size_t total, ShmBacking backing, Deadline deadline) {
+                                 std::size_t total, bool registered, ShmBacking backing,
+                                 Deadline deadline) {
   const bool leads = local.front() == bootstrap.rank();
   std::vector<ServerName> names(static_cast<std::size_t>(bootstrap.size()));
   std::optional<DescriptorServer> server;
@@ -214,7 +216,8 @@ void WindowMemory::share_segment(bootstrap::Bootstrap& bootstrap, const std::vec
     FileDescriptor fd =
         bootstrap::descriptor_of(leader, std::string(name.begin(), name.end()), deadline);
     try {
-      segment_ = SharedMemory::map(std::move(fd), total);
+      segment_ = registered ? SharedMemory::map(std::move(fd), total)
+                            : SharedMemory::map_once(std::move(fd), total);
     } catch (const Error& error) {
       failure_ = error;
     }
@@ -243,7 +246,10 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
   }
   const std::size_t counters = whole_pages(counters_bytes(n, spec.slots));
   const std::size_t stride = counters + whole_pages(most_bytes);
-  if (spec.counters) made.share_segment(bootstrap, local, stride * local.size(), backing, deadline);
+  if (spec.counters) {
+    made.share_segment(bootstrap, local, stride * local.size(), spec.gpu != nullptr, backing,
+                       deadline);
+  }
   made.parts_.resize(n);
   for (std::size_t r = 0; r < n; ++r) made.parts_[r].bytes = offers[r].bytes;
   if (spec.gpu != nullptr) {

@@ -124,7 +124,7 @@ class WindowMemory {
   WindowMemory() = default;
   struct Pinned;
   void share_segment(bootstrap::Bootstrap& bootstrap, const std::vector<int>& local,
-                     std::size_t total, ShmBacking backing, Deadline deadline);
+                     std::size_t total, bool registered, ShmBacking backing, Deadline deadline);
   std::optional<SharedMemory> segment_;
   // Of GPU memory. Destroyed bottom up: what this rank reaches before what it gives.
   std::shared_ptr<Pinned> pinned_;  // the segment
