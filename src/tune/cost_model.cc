@@ -300,7 +300,10 @@ double sharing(const ScheduleShape& shape, const CostContext& context, double un
 // latencies; `work`: of each further one.
 double with_nics(const ScheduleShape& shape, const CostContext& context, double chain, double first,
                  double work, double rounds, double round_bytes) {
-  const double without = plan::pipelined_seconds(first, rounds, work);
+  double without = plan::pipelined_seconds(first, rounds, work);
+  // Calls with a root that follow each other overlap, as nobody in them waits for all others: each
+  // then takes what it costs the busiest rank. Some calls come alone; the mean of both.
+  if (shape.rooted && context.ranks_per_core <= 1) without -= std::max(0.0, first - work) / 2;
   if (context.nics.period == 0) return without;
   const bool comes_back = shape.all.combined_in > 0 && shape.all.copied_in > 0;
   const double latency =

@@ -211,6 +211,20 @@ TEST(CostModel, WhereMessagesJoinShortAllGathersTakeTwoRoundsInsteadOfThreeMessa
   EXPECT_EQ(algorithm(false), "one_shot");
 }
 
+// The root of a direct broadcast sends three messages, and that of a tree two: alone the first ends
+// sooner, among others the second costs less.
+TEST(CostModel, CallsWithARootOverlapWhereMessagesCostAsMuchAsLatency) {
+  MachineConstants constants;
+  constants.network_latency = 8.3e-6;
+  constants.network_message = 5.4e-6;
+  schedule::CheckedSchedules schedules;
+  Tuner tuner = host_tuner(Config::load(), on_hosts(4, 0.5), constants, schedules);
+  for (const std::size_t bytes : {8UL, 512UL, 4096UL}) {
+    EXPECT_EQ(tuner.choose(Collective::kBroadcast, 0, bytes)->algorithm, "binary_tree");
+    EXPECT_EQ(tuner.choose(Collective::kReduce, 0, bytes)->algorithm, "direct");
+  }
+}
+
 // Eight ranks on two hosts.
 GroupFacts on_two_hosts(std::vector<int> host_of_rank) {
   GroupFacts facts = on_hosts(8, 0.5);
