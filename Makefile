@@ -15,6 +15,8 @@ PYTHON ?= python3
 JOBS ?= $(shell nproc)
 # Many tests wait most of the time.
 TEST_JOBS ?= $(shell echo $$(($(JOBS) < 16 ? 2 * $(JOBS) : $(JOBS))))
+# most, or all: dev/run-tests.
+TESTS ?= most
 # Under a sanitizer they compute more than they wait.
 TEST_JOBS_SANITIZED ?= $(shell echo $$(($(JOBS) + 1)))
 BUILD := build/release
@@ -59,9 +61,9 @@ bench: $(VENV)/.installed-$(STAGE) ## set up, build the library for this machine
 	$(BIN)/ropewalk bench all_reduce --ranks 4 -b 8 -e 64M -f 2
 	$(BIN)/ropewalk bench all_reduce --ranks 2 -b 8 -e 64M -f 2
 
-test: $(VENV)/.installed-$(STAGE) $(VENV)/.ready-test ## set up, build all, install, then run all tests
+test: $(VENV)/.installed-$(STAGE) $(VENV)/.ready-test ## set up, build all, install, then run the tests; with TESTS=all those that take long, too
 	ninja -C $(BUILD)
-	dev/run-tests $(BUILD) $(BIN)/python $(TEST_JOBS)
+	dev/run-tests $(BUILD) $(BIN)/python $(TEST_JOBS) $(TESTS)
 
 test-gpu: install $(VENV)/.ready-test ## run the tests that need GPUs (see docs/gpu.md)
 	RW_BUILD_DIR=$(BUILD) $(BIN)/python -m pytest tests/gpu

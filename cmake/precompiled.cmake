@@ -19,7 +19,7 @@ endif()
 
 # The code under test is optimized; for the tests themselves compile time matters more. cmake/layers.cmake reads the property.
 function(rw_test_options target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O0>)
   set_target_properties(${target} PROPERTIES RW_IS_TEST ON RW_OWN_OBJECTS ON)
 endfunction()
 

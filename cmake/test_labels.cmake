@@ -1,12 +1,15 @@
-# Labels of unit tests, by which `make asan` and `make tsan` leave tests out (dev/run-sanitized). Each has its
-# reason beside it, and .ci/run prints both. There is no other list of exceptions.
+# Labels of unit tests, by which `make asan` and `make tsan` leave tests out (dev/run-sanitized), and `make test`
+# (dev/run-tests). Each has its reason beside it, and .ci/run prints both. There is no other list of exceptions.
 #
+# thorough:         takes `make test` longer than a change to most of the code is worth; `make test TESTS=all`, as CI
+#                   calls it, runs it
 # slow:             takes a sanitizer minutes that other tests of the same code do not need
 # sanitizer-blind:  the sanitizer of this build cannot see what the test checks
 #
-# rw_label_tests(LABEL PROGRAM REGEX REASON [SANITIZER name]): tests of PROGRAM whose name in ctest REGEX
-# matches; with SANITIZER only in builds with that one (address or thread). With the regex "." the program is
-# not built there, except as a named target.
+# rw_label_tests(LABELS PROGRAM REGEX REASON [SANITIZER name]): tests of PROGRAM whose name in ctest REGEX
+# matches. In builds with a sanitizer they have the labels other than `thorough`, with SANITIZER only in those with
+# that one (address or thread); in builds without, `thorough` alone. With the regex "." the program is not built
+# there, except as a named target.
 # rw_schedule_tests(PROGRAM REGEX [ARITHMETIC] [OWN_PROCESS] [COST seconds]): how dev/unit_tests.py runs those tests in any build
 # (cmake/test_schedule.cmake).
 # rw_discover_tests(TARGET property...): gtest_discover_tests, and the labels.
@@ -14,9 +17,15 @@
 set(rw_labels_file ${PROJECT_BINARY_DIR}/test_labels.txt)
 file(WRITE ${rw_labels_file} "")
 
-function(rw_label_tests label program regex reason)
+function(rw_label_tests labels program regex reason)
   cmake_parse_arguments(WHERE "" "SANITIZER" "" ${ARGN})
-  if(NOT RW_SANITIZE OR (WHERE_SANITIZER AND NOT RW_SANITIZE MATCHES "${WHERE_SANITIZER}"))
+  set(label ${labels})
+  if(NOT RW_SANITIZE)
+    list(FILTER label INCLUDE REGEX "^thorough$")
+  else()
+    list(REMOVE_ITEM label thorough)
+  endif()
+  if(NOT label OR (WHERE_SANITIZER AND NOT RW_SANITIZE MATCHES "${WHERE_SANITIZER}"))
     return()
   endif()
   file(APPEND ${rw_labels_file} "${label}\t${program}\t${regex}\t${reason}\n")
@@ -84,7 +93,7 @@ function(rw_label_plain_test test program)
   endif()
 endfunction()
 
-rw_label_tests(slow plan_test "SmallGraphs.AllUndirectedOnesOfFiveGpus"
+rw_label_tests("slow;thorough" plan_test "SmallGraphs.AllUndirectedOnesOfFiveGpus"
   "18 s without a sanitizer; the graphs of three and four GPUs run")
 rw_label_tests(slow plan_test "ExpectedBounds.*/(dgx2|dgx_[ah]100_x2|mi250_(16gcd|8gcd_x2))"
   "plans of 16 GPUs and more, seconds without a sanitizer; those of up to 8 run")
@@ -101,7 +110,7 @@ rw_label_tests(slow schedule_test "Reach.TreesOfRandomPlansTellAllToo"
 rw_label_tests(slow tune_test "NicRules.UnequalNicsArePricedBalancedAndByTheLeastUsed"
   "52 s under the address sanitizer, pricing plans of eight ranks; the other rules run")
 
-rw_label_tests(slow hosts_test
+rw_label_tests("slow;thorough" hosts_test
   "HostsOfSeveralNics.(ChannelsAreSpread|OneThatVanishes|APlanNames|UnaskedTheCheapest)"
   "34 to 66 s each with no other test beside it; other tests of several NICs run")
 
@@ -154,36 +163,34 @@ endforeach()
 # Each provider's cases take a sanitizer 30 s and more. Of those that differ in one setting one runs for each part of
 # the code: checksums, unverified connections and faults over shared memory and TCP, ends in GPU and in host memory over
 # one provider.
-rw_label_tests(slow transport_test "Providers/.*/(CudaIpc|Ofi|Psm2|Rails|Sisci)[A-Za-z0-9]*(Checksums|Unverified)( |$)"
+rw_label_tests("slow;thorough" transport_test "Providers/.*/(CudaIpc|Ofi|Psm2|Rails|Sisci)[A-Za-z0-9]*(Checksums|Unverified)( |$)"
   "the same code as with ShmChecksums, TcpChecksums and the provider without them, which run")
-rw_label_tests(slow transport_test "Providers/.*/(Psm2|Rails|Sisci)LateAndOutOfOrder( |$)"
+rw_label_tests("slow;thorough" transport_test "Providers/.*/(Psm2|Rails|Sisci)LateAndOutOfOrder( |$)"
   "the wrapper that delays is the same code as with Shm and Tcp, which run")
-rw_label_tests(slow transport_test
+rw_label_tests("slow;thorough" transport_test
   "Providers/.*/(CudaIpc(FromHost|ToHost|HostMemory|VirtualMemory)|SisciGpu(Staged)?(FromHost|ToHost)|SisciGpuVirtualMemory)( |$)"
   "where the memory lies decides in code that CudaIpc, SisciGpu and SisciGpuStaged run")
-rw_label_tests(slow transport_test
+rw_label_tests("slow;thorough" transport_test
   "Providers/.*/(ShmBounceRingChecksums|ShmUnverified|ShmWrappedInNoFaults|TcpOneStream|Ofi(Shm|Tcp)Separate|OfiShmTagged)( |$)"
   "combinations of settings of which each runs with another case")
 # Ends in GPU memory over libfabric: OfiGpuByDmaBuf. Matching by tags: OfiTcpTagged. Rails: of two kinds.
-rw_label_tests(slow transport_test
+rw_label_tests("slow;thorough" transport_test
   "Providers/.*/(OfiGpu|OfiGpuTagged|OfiGpuToHost|OfiGpuFromHost|RailsOfTcp|SisciDma|Psm2Separate)( |$)"
   "30 s and more each; each setting runs with another case of the same provider")
-rw_label_tests(slow netplugin_test "TheLastCloseOfTwoProcesses/v([4-8]|1[01])_"
+rw_label_tests("slow;thorough" netplugin_test "TheLastCloseOfTwoProcesses/v([4-8]|1[01])_"
   "6 s each; each version gives other forms to the same functions: an older one, 9, and the newest, 12, run")
-rw_label_tests(slow transport_test
+rw_label_tests("slow;thorough" transport_test
   "Faults/SisciGpuReplaced.ByStaging/(BetweenGpusOnly|NoIommu|FromGpuOnly)"
   "13 to 19 s each; the other faults of the same transfers run")
 rw_label_tests(slow comm_test "StreamHandshake.OfMoreRanksThanABatchHasOperations"
   "2 to 16 s without a sanitizer, over two minutes with one: its threads outnumber two cores by a hundred; fewer ranks run")
-rw_label_tests(slow diagnose_test
+rw_label_tests("slow;thorough" diagnose_test
   "PlansForFoundHosts.ThatASettingNamesCompute|Communicator.HierarchicalOverHosts"
   "12 s each without a sanitizer, one to two minutes with one; other tests over several hosts run")
-rw_label_tests(sanitizer-blind comm_test "WindowContract.*/registered( |$)"
-  "threads copy into each other's memory at one address, ordered by counters that each maps at another"
-  SANITIZER thread)
 rw_label_tests(sanitizer-blind comm_test
   "DeviceWindows.RandomProgramsDoWhatAModelDoes/(allocated|registered|on_one_gpu)"
-  "as above; the kinds over links run, and so do all other tests of streams" SANITIZER thread)
+  "data has one address in a process, and the counters that order it one for each rank, which registers them with CUDA by itself; the kinds over links run, and so do all other tests of streams"
+  SANITIZER thread)
 rw_label_tests(sanitizer-blind comm_test
   "StreamHandshake.(EndsAtTheDeadline|CallsBehindAWait|EndsWhenTheHost|ARankThatHasLeft|Names|ComparesOnlyLocations)"
   "copies behind a wait that was ended run all the same, unordered between ranks; calls that go right run"

@@ -29,6 +29,7 @@
 #include "core/error.h"
 #include "core/testing/pattern.h"
 #include "core/testing/seeds.h"
+#include "core/testing/share.h"
 #include "message/messenger.h"
 #include "transport/registry.h"
 
@@ -699,6 +700,7 @@ class RandomProgram {
 TEST_P(WindowContract, RandomProgramsDoWhatAModelDoes) {
   constexpr unsigned kMost = 10'000;
   constexpr unsigned kLeast = 10;
+  const std::chrono::milliseconds time{3000 / std::min(6, ropewalk::testing::share())};
   const std::optional<ropewalk::testing::Seeds> chosen = ropewalk::testing::chosen_seeds();
   const ropewalk::testing::Seeds seeds = chosen.value_or(ropewalk::testing::Seeds{0, kMost});
   for (const int size : {2, 3}) {
@@ -709,8 +711,7 @@ TEST_P(WindowContract, RandomProgramsDoWhatAModelDoes) {
               RandomProgram::kSlots);
       for (unsigned seed = seeds.first;; ++seed) {
         const auto spent = std::chrono::steady_clock::now() - begin;
-        if (!chosen.has_value() && comm.rank() == 0 && seed >= kLeast &&
-            spent > std::chrono::seconds(3)) {
+        if (!chosen.has_value() && comm.rank() == 0 && seed >= kLeast && spent > time) {
           end_seed = seed;
         }
         comm.barrier();

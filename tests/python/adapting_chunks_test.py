@@ -130,6 +130,7 @@ def test_roots_decide_for_their_broadcasts(program: Program, tmp_path: Path) -> 
     assert deciding == {"broadcast 0": [0], "broadcast 1": [1], "reduce": [0]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("links", LINKS.values(), ids=LINKS.keys())
 def test_results_are_the_same_bits_while_chunks_change(
     program: Program, tmp_path: Path, links: list[str]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Program
+from thorough import thorough_but
 
 # Every operation, in the same buffers and in ever other ones, by ranks that come late now and then.
 SCRIPT = """
@@ -100,7 +101,7 @@ def ranks(program: Program, folder: Path, number: int, adapt: str) -> list[dict[
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(number)]
 
 
-@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("number", thorough_but([2, 3], 2))
 def test_results_are_the_same_bits_while_the_form_changes(
     program: Program, tmp_path: Path, number: int
 ) -> None:

@@ -46,6 +46,7 @@ def test_explain_waits_for_them_unless_a_setting_forbids_it(
     assert names == {each["algorithm"] for each in brief["candidates"]}
 
 
+@pytest.mark.thorough
 def test_processes_begin_with_them_while_the_benchmark_runs(
     program: Program, kept: dict[str, str]
 ) -> None:

@@ -22,6 +22,7 @@ from ropewalk.communicator import Communicator
 from ropewalk.measure import Measured, measure
 from ropewalk.types import DATA_TYPES
 from running import end_with, free_port, kill_rank, rank_processes, rows, start
+from thorough import thorough_but
 
 QUICK = ("-b", "64", "-e", "4K", "-f", "8", "-n", "3", "-w", "1")
 DEVICE_LINE = re.compile(
@@ -66,7 +67,7 @@ def test_the_header(
     assert "# Out of bounds values : 0 OK" in done.stdout
 
 
-@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+@pytest.mark.parametrize("operation", thorough_but(sorted(OPERATIONS), "all_reduce", "gather"))
 def test_every_operation(program: Program, operation: str) -> None:
     done = program("bench", operation, "-t", "2", "-g", "2", "-r", "-1", *QUICK)
     assert done.returncode == 0, done.stderr
@@ -76,6 +77,7 @@ def test_every_operation(program: Program, operation: str) -> None:
         assert row[12] == ("0" if OPERATIONS[operation].in_place else "N/A")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "flags",
     [

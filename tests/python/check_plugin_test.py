@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from conftest import Program
 from ropewalk import plugin_check
+from thorough import thorough_but
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = os.environ.get("RW_BUILD_DIR")
@@ -85,7 +86,7 @@ def outcomes(rules: dict[str, dict[str, Any]], outcome: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("version", [4, 5, 6, 7, 8, 9, 10, 11, 12])
+@pytest.mark.parametrize("version", thorough_but(range(4, 13), 4, 9, 12))
 def test_a_plugin_that_keeps_all_rules(version: int) -> None:
     rules = checked(library(f"broken_plugin_v{version}"))
     assert outcomes(rules, "failed") == {}
@@ -141,7 +142,9 @@ UNUSUAL = [
 ]
 
 
-@pytest.mark.parametrize(("version", "ways", "wrong"), UNUSUAL)
+@pytest.mark.parametrize(
+    ("version", "ways", "wrong"), thorough_but(UNUSUAL, UNUSUAL[0], UNUSUAL[-1])
+)
 def test_an_unusual_plugin_is_not_blamed(version: int, ways: str, wrong: set[str]) -> None:
     found = checked(library(f"broken_plugin_v{version}"), ways)
     assert set(outcomes(found, "failed")) == wrong, outcomes(found, "failed")
@@ -157,7 +160,10 @@ def skipped_of_version_6() -> dict[str, str]:
     return outcomes(checked(library("broken_plugin_v6")), "skipped")
 
 
-@pytest.mark.parametrize("fault", ["received-size", "early-end", "descriptors", "processes"])
+@pytest.mark.parametrize(
+    "fault",
+    thorough_but(["received-size", "early-end", "descriptors", "processes"], "received-size"),
+)
 def test_one_fault_hides_no_other_rule(fault: str, skipped_of_version_6: dict[str, str]) -> None:
     found = checked(library("broken_plugin_v6"), fault)
     assert set(outcomes(found, "failed")) == {fault}, outcomes(found, "failed")
@@ -204,13 +210,17 @@ def test_effects_on_the_program_are_named(fault: str, call: str, words: str) -> 
 
 @pytest.mark.parametrize(
     ("fault", "rule"),
-    [
+    thorough_but(
+        [
+            ("hang-isend", "transfer"),
+            ("hang-accept", "connect"),
+            ("hang-getProperties", "properties-written"),
+            ("hang-closeRecv", "close-order"),
+            ("both-ways", "both-ways"),  # each call returns; nothing comes
+        ],
         ("hang-isend", "transfer"),
-        ("hang-accept", "connect"),
-        ("hang-getProperties", "properties-written"),
-        ("hang-closeRecv", "close-order"),
-        ("both-ways", "both-ways"),  # each call returns; nothing comes
-    ],
+        ("both-ways", "both-ways"),
+    ),
 )
 def test_a_hang_costs_one_limit(fault: str, rule: str) -> None:
     limit = 4.0
@@ -265,6 +275,7 @@ def available_gib() -> float:
     return int(found[1]) / 2**20 if found else 0
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(available_gib() < 10, reason="needs 10 GiB of free memory")
 def test_large_messages() -> None:
     found = checked(library(), only=["large-message"], large=True, timeout=60)
@@ -404,7 +415,10 @@ def own_plugin() -> Path:
     return Path(BUILD or "", "libnccl-net-ropewalk.so").resolve()
 
 
-@pytest.mark.parametrize("settings", ["", "gpu_memory no\n", "lose_gpu_to_gpu yes\n"])
+@pytest.mark.parametrize(
+    "settings",
+    thorough_but(["", "gpu_memory no\n", "lose_gpu_to_gpu yes\n"], "lose_gpu_to_gpu yes\n"),
+)
 def test_gpu_memory_of_ropewalks_own_plugin_over_bridges(
     settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,7 +440,7 @@ def test_gpu_memory_of_ropewalks_own_plugin_over_bridges(
     assert [each["memory"] for each in measured if "sizes" in each] == ["host", "gpu"], measured
 
 
-@pytest.mark.parametrize("version", [4, 5, 6, 8, 10, 11, 12])
+@pytest.mark.parametrize("version", thorough_but([4, 5, 6, 8, 10, 11, 12], 4, 8, 12))
 def test_ropewalks_own_plugin(version: int) -> None:
     if not own_plugin().exists():
         pytest.skip("libnccl-net-ropewalk.so is not built")

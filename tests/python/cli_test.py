@@ -16,6 +16,7 @@ import pytest
 from conftest import DEADLINE_SECONDS, Program
 from ropewalk import cli
 from running import end_with, kill_rank, rows
+from thorough import thorough_but
 
 OPERATIONS = [
     "all_reduce",
@@ -34,7 +35,9 @@ ROW = re.compile(
 )
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    "operation", thorough_but(OPERATIONS, "all_reduce", "broadcast", "all_to_all", "gather")
+)
 def test_bench_every_operation(program: Program, operation: str) -> None:
     done = program("bench", operation, "--ranks", "3", *QUICK)
     assert done.returncode == 0, done.stderr
@@ -91,6 +94,7 @@ def test_bench_misaligned_buffers(program: Program, operation: str) -> None:
     assert {row[8] for row in rows(done.stdout)} == {"0"}
 
 
+@pytest.mark.thorough
 def test_bench_types_operators_and_roots(program: Program) -> None:
     done = program(
         "bench", "reduce", "--ranks", "2", "-b", "64", "-e", "64", "-n", "2",
@@ -474,6 +478,7 @@ def test_schedule_check_of_other_text(program: Program) -> None:
     assert "line 2" in done.stderr
 
 
+@pytest.mark.thorough
 def test_every_algorithm_can_be_drawn(program: Program) -> None:
     listed = program("schedule", "make", "--list").stdout.splitlines()
     assert len(listed) >= 9
@@ -484,6 +489,7 @@ def test_every_algorithm_can_be_drawn(program: Program) -> None:
         assert program("schedule", "draw", "-", input=text).returncode == 0
 
 
+@pytest.mark.thorough
 def test_schedules_for_hosts(program: Program) -> None:
     listed = dict(
         line.split("\t")[:2] for line in program("schedule", "make", "--list").stdout.splitlines()

@@ -32,6 +32,7 @@ def run(commands: str, folder: Path) -> str:
     """What the commands print, all of which must succeed."""
     # Times are none of a test's business: sizes at which the same code runs.
     commands = commands.replace(".venv/bin/ropewalk", "ropewalk").replace("-e 64M", "-e 64K")
+    commands = commands.replace("-b 1M -e 16M", "-b 16K -e 256K")
     script = f'set -eu\nropewalk() {{ "{sys.executable}" -m ropewalk "$@"; }}\n{commands}'
     done = subprocess.run(
         ["bash", "-c", script],

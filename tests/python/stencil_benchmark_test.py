@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.thorough
 def test_a_short_run(tmp_path: Path) -> None:
     build = os.environ.get("RW_BUILD_DIR")
     if not build:
