@@ -300,10 +300,7 @@ double sharing(const ScheduleShape& shape, const CostContext& context, double un
 // latencies; `work`: of each further one.
 double with_nics(const ScheduleShape& shape, const CostContext& context, double chain, double first,
                  double work, double rounds, double round_bytes) {
-  double without = plan::pipelined_seconds(first, rounds, work);
-  // Calls with a root that follow each other overlap, as nobody in them waits for all others: each
-  // then takes what it costs the busiest rank. Some calls come alone; the mean of both.
-  if (shape.rooted && context.ranks_per_core <= 1) without -= std::max(0.0, first - work) / 2;
+  const double without = plan::pipelined_seconds(first, rounds, work);
   if (context.nics.period == 0) return without;
   const bool comes_back = shape.all.combined_in > 0 && shape.all.copied_in > 0;
   const double latency =
@@ -342,7 +339,10 @@ double over_network(const ScheduleShape& shape, const CostContext& context, doub
   const double of_chain =
       leaving_hops * shape.channels * (machine.network_message + 2 * chunk / machine.network_rate) +
       shape.local_path * (local_hop - machine.hop_latency);
-  const double first = std::max(work, path + std::max(0.0, work - of_chain));
+  const double alone = std::max(work, path + std::max(0.0, work - of_chain));
+  // Calls with a root that follow each other overlap, as nobody in them waits for all others: each
+  // then takes what it costs the busiest rank. Some calls come alone; the mean of both.
+  const double first = shape.rooted ? (alone + work) / 2 : alone;
   return with_nics(shape, context, path, first, work, rounds, round_bytes);
 }
 

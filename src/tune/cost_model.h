@@ -137,7 +137,8 @@ struct ScheduleShape {
 double units_over(const schedule::Schedule& schedule, std::span<const std::pair<int, int>> pairs);
 
 /// Seconds for units of `unit_bytes`, cut into chunks of at most `chunk_bytes`, given by address or
-/// staged.
+/// staged. Over a network, with a core for each rank, operations with a root: the mean of a call
+/// alone and of one among others, which overlap.
 double predict(const ScheduleShape& shape, const CostContext& context, std::size_t unit_bytes,
                std::size_t chunk_bytes, bool by_address);
 
