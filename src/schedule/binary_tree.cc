@@ -1,5 +1,8 @@
 // Binary tree: every rank has up to two children; the number of hops grows with the logarithm of
-// the number of ranks, but an inner rank sends (receives) the data twice.
+// the number of ranks, but an inner rank sends (receives) the data twice, and in scatter and gather
+// also passes on the blocks of the ranks below it.
+#include <cmath>
+
 #include "schedule/algorithms.h"
 #include "schedule/building.h"
 #include "schedule/tree.h"
@@ -7,11 +10,20 @@
 namespace ropewalk::schedule {
 namespace {
 
+// Up to so many ranks all others are the root's children: gather and scatter are then `direct`.
+constexpr int kFlat = 3;
+
 bool binary_tree_supports(const Request& request) noexcept {
   switch (request.collective) {
     case Collective::kAllReduce:
     case Collective::kBroadcast:
     case Collective::kReduce: return affordable(128.0 * request.num_ranks * request.channels);
+    case Collective::kGather:
+    case Collective::kScatter: {  // each block over all hops to its rank
+      const double ranks = request.num_ranks;
+      if (request.num_ranks <= kFlat) return false;
+      return affordable(ranks * (1 + std::log2(ranks)) * request.channels);
+    }
     default: return false;
   }
 }
@@ -28,6 +40,8 @@ Schedule compile_binary_tree(const Request& request) {
     switch (request.collective) {
       case Collective::kAllReduce: add_tree_all_reduce(schedule, channel, tree, order); break;
       case Collective::kBroadcast: add_tree_broadcast(schedule, channel, tree, order); break;
+      case Collective::kGather: add_tree_gather(schedule, channel, tree, order); break;
+      case Collective::kScatter: add_tree_scatter(schedule, channel, tree, order); break;
       default: add_tree_reduce(schedule, channel, tree, order); break;
     }
   }

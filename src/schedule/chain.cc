@@ -27,18 +27,6 @@ void add_gather(Schedule& schedule, int channel, const std::vector<int>& order) 
   }
 }
 
-/// Furthest block first, so that the nearer ones overlap its transfer.
-void add_scatter(Schedule& schedule, int channel, const std::vector<int>& order) {
-  for (std::size_t p = 0; p < order.size(); ++p) {
-    StepList& steps = steps_of(schedule, order[p], channel);
-    const Operand from = p == 0 ? Operand::input() : Operand::link(order[p - 1]);
-    for (std::size_t q = order.size() - 1; q > p; --q) {
-      steps.push_back(send(order[q], {from}, {order[p + 1]}));
-    }
-    steps.push_back(write(order[p], {from}));
-  }
-}
-
 bool chain_supports(const Request& request) noexcept {
   const double ranks = request.num_ranks;
   switch (request.collective) {
@@ -67,7 +55,7 @@ Schedule compile_chain(const Request& request) {
       case Collective::kBroadcast: add_tree_broadcast(schedule, channel, path, order); break;
       case Collective::kReduce: add_tree_reduce(schedule, channel, path, order); break;
       case Collective::kGather: add_gather(schedule, channel, order); break;
-      default: add_scatter(schedule, channel, order); break;
+      default: add_tree_scatter(schedule, channel, path, order); break;
     }
   }
   return schedule;

@@ -21,9 +21,7 @@ class OrderedTree {
   [[nodiscard]] int parent(int node) const { return rank(parent_node(node)); }
   [[nodiscard]] std::vector<int> children(int node) const {
     std::vector<int> ranks;
-    for (const int child : tree_.children[static_cast<std::size_t>(node)]) {
-      ranks.push_back(rank(child));
-    }
+    for (const int child : child_nodes(node)) ranks.push_back(rank(child));
     return ranks;
   }
   /// `in + child + child`
@@ -31,6 +29,15 @@ class OrderedTree {
     std::vector<Operand> operands = {Operand::input()};
     for (const int child : children(node)) operands.push_back(Operand::link(child));
     return operands;
+  }
+  /// The ranks below the node, and then its own: the order in which their blocks travel.
+  [[nodiscard]] std::vector<int> subtree(int node) const {
+    std::vector<int> ranks;
+    add_subtree(node, ranks);
+    return ranks;
+  }
+  [[nodiscard]] const std::vector<int>& child_nodes(int node) const {
+    return tree_.children[static_cast<std::size_t>(node)];
   }
   StepList& steps(Schedule& schedule, int node, int channel) const {
     return schedule
@@ -40,6 +47,10 @@ class OrderedTree {
  private:
   [[nodiscard]] int parent_node(int node) const {
     return tree_.parent[static_cast<std::size_t>(node)];
+  }
+  void add_subtree(int node, std::vector<int>& ranks) const {
+    for (const int child : child_nodes(node)) add_subtree(child, ranks);
+    ranks.push_back(rank(node));
   }
   const Tree& tree_;
   const std::vector<int>& order_;
@@ -115,6 +126,41 @@ void add_tree_reduce(Schedule& schedule, int channel, const Tree& tree,
     } else {
       steps.push_back(send(0, ranked.own_and_children(node), {ranked.parent(node)}));
     }
+  }
+}
+
+void add_tree_scatter(Schedule& schedule, int channel, const Tree& tree,
+                      const std::vector<int>& order) {
+  const OrderedTree ranked(tree, order);
+  for (int node = 0; node < tree.size(); ++node) {
+    StepList& steps = ranked.steps(schedule, node, channel);
+    const Operand from =
+        ranked.is_root(node) ? Operand::input() : Operand::link(ranked.parent(node));
+    for (const int child : ranked.child_nodes(node)) {
+      for (const int block : ranked.subtree(child)) {
+        steps.push_back(send(block, {from}, {ranked.rank(child)}));
+      }
+    }
+    steps.push_back(write(ranked.rank(node), {from}));
+  }
+}
+
+void add_tree_gather(Schedule& schedule, int channel, const Tree& tree,
+                     const std::vector<int>& order) {
+  const OrderedTree ranked(tree, order);
+  for (int node = 0; node < tree.size(); ++node) {
+    StepList& steps = ranked.steps(schedule, node, channel);
+    const int own = ranked.rank(node);
+    const bool is_root = ranked.is_root(node);
+    if (is_root) steps.push_back(write(own, {Operand::input()}));  // while others' blocks come
+    for (const int child : ranked.child_nodes(node)) {
+      const Operand from = Operand::link(ranked.rank(child));
+      for (const int block : ranked.subtree(child)) {
+        steps.push_back(is_root ? write(block, {from})
+                                : send(block, {from}, {ranked.parent(node)}));
+      }
+    }
+    if (!is_root) steps.push_back(send(own, {Operand::input()}, {ranked.parent(node)}));
   }
 }
 

@@ -38,6 +38,15 @@ void add_tree_broadcast(Schedule& schedule, int channel, const Tree& tree,
 void add_tree_reduce(Schedule& schedule, int channel, const Tree& tree,
                      const std::vector<int>& order);
 
+// Scatter and gather: a message for each block and hop. Over each link go the blocks of all ranks
+// below it one after the other, each rank's after those below it (along a path: the furthest
+// first), so that a transport that joins messages sends them together. An inner rank of a gather
+// has by then waited for all that it passes on.
+void add_tree_scatter(Schedule& schedule, int channel, const Tree& tree,
+                      const std::vector<int>& order);
+void add_tree_gather(Schedule& schedule, int channel, const Tree& tree,
+                     const std::vector<int>& order);
+
 /// Reduce to the root and broadcast back. A rank runs its steps strictly in order, so a list
 /// "reduce, broadcast" of one block would make each chunk wait for the whole round trip. The
 /// broadcast of a part therefore stands behind the reduction of a later one: at depth d, d parts
