@@ -246,7 +246,7 @@ void Communicator::connect() {
   }
   if (network != nullptr) {
     host_info.constants.network_message *= network->properties(0).message_weight;
-    facts_.joins_messages = network->properties(0).joins_messages;
+    facts_.joined_bytes = network->properties(0).joined_bytes;
   }
   link::Rails rails;
   if (network != nullptr && emulation_ == nullptr) {

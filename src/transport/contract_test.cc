@@ -655,6 +655,7 @@ TEST_P(Contract, EqualTagsKeepTheirOrder) {
         [&] {
           const bool send_now = sent < out.size() && random() % 2 == 0;
           if (send_now) {
+            pair.sender->more_follow(random() % 2 == 0);
             if (auto request = pair.sender->send(out[sent].data(), out[sent].size(), 3, nullptr)) {
               requests.push_back(std::move(request));
               ++sent;
@@ -726,6 +727,7 @@ TEST_P(Contract, RandomTagsMatchByDefinition) {
             std::map<std::uint32_t, bool> blocked;
             for (std::size_t i = 0; i < kMessages; ++i) {
               if (started[i] || blocked[send_tags[i]]) continue;
+              pair.sender->more_follow(random() % 2 == 0);
               auto request = pair.sender->send(out[i].data(), out[i].size(), send_tags[i], nullptr);
               if (request) {
                 requests.push_back(std::move(request));

@@ -29,6 +29,9 @@ namespace ropewalk::transport {
 /// of a descriptor of GPU memory (register_dma_buf); only together with kCuda.
 enum class MemoryKind : std::uint8_t { kHost = 1, kCuda = 2, kDmaBuf = 4 };
 
+/// DeviceProperties::joined_bytes of a TCP socket.
+inline constexpr std::size_t kSocketJoinedBytes = std::size_t{64} << 10;
+
 /// A provider's statements about a device. The contract suite checks them.
 struct DeviceProperties {
   std::string name;        ///< "shm0", "eth0"
@@ -43,9 +46,9 @@ struct DeviceProperties {
   /// How much a message costs the processors of both ends, as a multiple of one over a TCP socket.
   /// The same on all ends of a transport.
   double message_weight = 1;
-  /// Whether short messages that follow each other at once leave together, for the price of one
-  /// (SendConnection::more_follow()). The same on all ends of a transport.
-  bool joins_messages = false;
+  /// The longest messages that leave together, for the price of one, where they follow each other
+  /// at once (SendConnection::more_follow()); 0: none do. The same on all ends of a transport.
+  std::size_t joined_bytes = 0;
   /// How much longer connections take that share a device in one direction, for each one more than
   /// one, as a share of their time.
   double sharing_cost = 0.02;

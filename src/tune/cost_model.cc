@@ -258,12 +258,9 @@ struct ChunkCosts {
   }
 };
 
-// Of those that leave together: the longest that a socket takes with others.
-constexpr double kJoinedBytes = 64 << 10;
-
 ChunkCosts network_costs(const CostContext& context, double message, double chunk) {
   const MachineConstants& machine = context.machine;
-  const bool joins = context.joins_messages && chunk <= kJoinedBytes;
+  const bool joins = context.joined_bytes > 0 && chunk <= static_cast<double>(context.joined_bytes);
   const double receive = (1 - kSendersShare) * message + chunk / machine.network_rate;
   const double copy = machine.chunk_cost + chunk / machine.copy_rate;
   return {.send = kSendersShare * message + chunk / machine.network_rate,

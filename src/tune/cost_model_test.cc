@@ -201,7 +201,7 @@ TEST(CostModel, WhereMessagesJoinShortAllGathersTakeTwoRoundsInsteadOfThreeMessa
   const auto algorithm = [&](bool joins) {
     GroupFacts facts = on_hosts(4, 0.5);
     facts.host_of_rank = {0, 1, 2, 3};
-    facts.joins_messages = joins;
+    facts.joined_bytes = joins ? 64 << 10 : 0;
     schedule::CheckedSchedules schedules;
     return host_tuner(Config::load(), facts, constants, schedules)
         .choose(Collective::kAllGather, 0, 64)

@@ -23,7 +23,7 @@ struct GroupFacts {
   std::uint32_t lag_slots = 0;
   int max_channels = 16;          ///< links exist for channels below this one
   std::vector<int> host_of_rank;  ///< where there are several hosts
-  bool joins_messages = false;    ///< DeviceProperties::joins_messages, of the network between them
+  std::size_t joined_bytes = 0;   ///< DeviceProperties::joined_bytes, of the network between them
   /// Where each host has several NICs: what each rail (link/rails.h) carries, bytes/s, the fastest
   /// first. Channel c goes over rail c % rail_rates.size().
   std::vector<double> rail_rates;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -72,7 +73,8 @@ Choice Tuner::cheapest(Collective collective, int root, std::size_t unit_bytes) 
     return choice;
   }
   // Pricing on a machine takes milliseconds: what cannot be the cheapest is not priced. First those
-  // that may be the fastest; of equals the first candidate wins, as in priced().
+  // that may be the fastest; of equals that of the fewest hops wins, then the first one, as in
+  // priced().
   const std::vector<Candidate>& all = candidates_.get(collective, root);
   std::vector<double> least;
   for (const Candidate& candidate : all) least.push_back(pricing_->least(candidate, unit_bytes));
@@ -84,9 +86,10 @@ Choice Tuner::cheapest(Collective collective, int root, std::size_t unit_bytes) 
   for (const std::size_t i : order) {
     if (best.has_value() && least[i] > best->first.predicted_seconds) break;
     Choice choice = pricing_->price(all[i], unit_bytes);
-    const bool better =
-        !best.has_value() || std::pair(choice.predicted_seconds, i) <
-                                 std::pair(best->first.predicted_seconds, best->second);
+    const auto key = [&](const Choice& priced, std::size_t candidate) {
+      return std::tuple(priced.predicted_seconds, all[candidate].shape.longest_path, candidate);
+    };
+    const bool better = !best.has_value() || key(choice, i) < key(best->first, best->second);
     if (better) best.emplace(std::move(choice), i);
   }
   RW_ASSERT(best.has_value());
@@ -163,13 +166,17 @@ void Tuner::set_schedule(Choice& choice, Collective collective, int root,
 
 std::vector<Choice> Tuner::priced(Collective collective, int root, std::size_t unit_bytes) {
   std::vector<Choice> all;
+  // Of equals that of the fewest hops, then the first of the registry, on every rank.
+  std::vector<const Candidate*> candidates;
   for (const Candidate& candidate : candidates_.get(collective, root)) {
-    all.push_back(pricing_->price(candidate, unit_bytes));
+    candidates.push_back(&candidate);
   }
-  // Stable: of equals the first of the registry, on every rank.
-  std::stable_sort(all.begin(), all.end(), [](const Choice& a, const Choice& b) {
-    return a.predicted_seconds < b.predicted_seconds;
-  });
+  std::ranges::stable_sort(
+      candidates, {}, [](const Candidate* candidate) { return candidate->shape.longest_path; });
+  for (const Candidate* candidate : candidates) {
+    all.push_back(pricing_->price(*candidate, unit_bytes));
+  }
+  std::ranges::stable_sort(all, {}, &Choice::predicted_seconds);
   return all;
 }
 

@@ -87,7 +87,7 @@ class Auto final : public Transport {
                                                      : various->transport->properties(device);
     // Ranks may have different ones: as of TCP.
     properties.message_weight = 1;
-    properties.joins_messages = true;
+    properties.joined_bytes = kSocketJoinedBytes;
     for (const OpenProvider& each : open_) {
       const DeviceProperties of = each.transport->properties(device_of(each, device));
       properties.max_message_bytes = std::min(properties.max_message_bytes, of.max_message_bytes);

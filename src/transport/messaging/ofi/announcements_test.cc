@@ -1,5 +1,6 @@
-// How many messages long messages take: what a write tells by itself, and announcements of several
-// receives at once. On the stand-in for libfabric, which counts them.
+// How many messages of the provider messages take: what a write tells by itself, announcements of
+// several receives at once, and small messages that leave together. On the stand-in for libfabric,
+// which counts them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +18,7 @@
 #include "core/error.h"
 #include "transport/messaging/ofi/ofi.h"
 #include "transport/messaging/ofi/testing/stand_in.h"
+#include "transport/messaging/ofi/wire.h"
 
 #ifdef RW_STAND_IN_LIBFABRIC
 
@@ -92,12 +94,12 @@ class OfiAnnouncements : public ::testing::Test {
 
   std::unique_ptr<SendConnection> sender_;
   std::unique_ptr<ReceiveConnection> receiver_;
+  std::unique_ptr<Transport> transport_;
 
  private:
   Hearing hearing_;
   StandInFabric fabric_;
   std::map<std::string, long> before_;
-  std::unique_ptr<Transport> transport_;
   std::vector<char> in_;
   std::unique_ptr<Registration> in_memory_;
 };
@@ -199,6 +201,83 @@ TEST_F(OfiAnnouncements, SmallMessagesTakeAnnouncedReceives) {
       ASSERT_NO_FATAL_FAILURE(transfer(i, *receives)) << i;
     }
   }
+}
+
+class OfiJoined : public OfiAnnouncements {
+ protected:
+  // Sends messages of these sizes, all but the last with others to follow.
+  void send_together(const std::vector<std::size_t>& sizes) {
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      sent_.emplace_back(sizes[i], static_cast<char>(i + 1));
+      sender_->more_follow(i + 1 < sizes.size());
+      sends_.push_back(sender_->send(sent_[i].data(), sizes[i], 1, nullptr));
+      ASSERT_NE(sends_.back(), nullptr) << i;
+    }
+  }
+  void receive_all() {
+    for (std::size_t i = 0; i < sent_.size(); ++i) {
+      const auto receives = receive(i);
+      std::optional<std::size_t> got;
+      until([&] { return (got = receives->test()).has_value(); });
+      ASSERT_EQ(got, sent_[i].size()) << i;
+      ASSERT_TRUE(std::equal(sent_[i].begin(), sent_[i].end(), buffer_of(i))) << i;
+    }
+  }
+  std::deque<std::vector<char>> sent_;
+  std::vector<std::unique_ptr<Request>> sends_;
+};
+
+TEST_F(OfiJoined, SmallMessagesThatFollowEachOtherAtOnceLeaveTogether) {
+  connect();
+  send_together({8, 0, 1000, 500, 8});
+  EXPECT_EQ(count("small"), 1);
+  ASSERT_NO_FATAL_FAILURE(receive_all());
+  sender_->more_follow(false);
+  const char alone = 'a';
+  sends_.push_back(sender_->send(&alone, 1, 2, nullptr));
+  EXPECT_EQ(count("small"), 2);
+}
+
+// Of the longest ones that are said to leave together, two do.
+TEST_F(OfiJoined, WhatIsTooLongForOthersLeavesAfterThem) {
+  connect();
+  EXPECT_EQ(transport_->properties(0).joined_bytes, kJoinedBytes);
+  send_together({kJoinedBytes, kJoinedBytes + kMaxHeadBytes, kJoinedBytes, kEagerBytes, 8});
+  EXPECT_EQ(count("small"), 3);
+  receive_all();
+}
+
+TEST_F(OfiJoined, WhatWaitsForOthersLeavesWhenItsRequestIsTested) {
+  connect();
+  sender_->more_follow(true);
+  const char first = 'f';
+  sends_.push_back(sender_->send(&first, 1, 1, nullptr));
+  ASSERT_NE(sends_.back(), nullptr);
+  EXPECT_EQ(count("small"), 0);
+  EXPECT_TRUE(sends_.back()->test());
+  EXPECT_EQ(count("small"), 1);
+  const auto receives = receive(0);
+  until([&] { return receives->test().has_value(); });
+  EXPECT_EQ(*buffer_of(0), first);
+}
+
+TEST_F(OfiJoined, WhatWaitsForOthersLeavesBeforeTheEnd) {
+  connect();
+  sender_->more_follow(true);
+  const char last = 'l';
+  sends_.push_back(sender_->send(&last, 1, 1, nullptr));
+  sends_.clear();
+  sender_.reset();
+  const auto receives = receive(0);
+  until([&] { return receives->test().has_value(); });
+  EXPECT_EQ(*buffer_of(0), last);
+}
+
+TEST_F(OfiJoined, MessagesWithChecksumsLeaveOneByOne) {
+  connect("", "all");
+  send_together({8, 8, 8});
+  EXPECT_EQ(count("small"), 3);
+  receive_all();
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ constexpr auto kLookTime = std::chrono::milliseconds(1);
 
 // 2: small messages, too, may be requested. 3: a kAnnounce is of several receives, and has tickets.
 // 4: small messages may have a head beside 8 KiB.
-constexpr std::uint32_t kHelloVersion = 4;
+constexpr std::uint32_t kHelloVersion = 5;
 
 // The first note of each end; the address follows.
 struct HelloNote {

@@ -15,6 +15,8 @@
 // where a message takes several system calls, a write carries a word for the receiver instead of a
 // separate kDone (wire.h).
 //
+// Small messages that follow each other at once leave as one, a kJoined (more_follow()).
+//
 // A sender of a long message without an announced receive sends kRequest in both cases, so that a
 // receive that is too short is noticed. In a steady state receives are posted before the
 // messages come, so the announcement has crossed already. Writing also leaves out the provider's

@@ -17,7 +17,7 @@
 namespace ropewalk::transport::ofi {
 namespace {
 
-constexpr std::size_t kBufferBytes = kHeaderBytes + kEagerBytes;
+constexpr std::size_t kBufferBytes = kHeaderBytes + kMostJoinedBytes;
 constexpr std::size_t kReceiveBuffers = 128;
 constexpr std::size_t kSendBlock = 64;
 constexpr std::size_t kMaxSendBuffers = 1024;

@@ -119,6 +119,7 @@ class Ofi final : public Transport {
     properties.speed_mbps = chosen.speed_mbps;
     properties.latency_us = chosen.latency_us;
     if (chosen.sockets) properties.message_weight = kSocketsMessageWeight;
+    properties.joined_bytes = kJoinedBytes;
     properties.max_message_bytes = kMaxMessageBytes;
     properties.max_requests = static_cast<int>(kMaxRequests);
     properties.max_grouped_receives = static_cast<int>(kMaxGroup);

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -267,6 +268,34 @@ TEST(OfiWire, AWordHasTicketAndLength) {
   const std::uint64_t word = word_of(0x8000'0001, kMostBytesOfWord);
   EXPECT_EQ(ticket_of(word), 0x8000'0001U);
   EXPECT_EQ(bytes_of(word), kMostBytesOfWord);
+}
+
+TEST(OfiWire, JoinedMessagesAreTakenOneByOne) {
+  std::vector<std::byte> all;
+  const auto append = [&](const JoinedHeader& header, std::size_t bytes) {
+    const auto* at = reinterpret_cast<const std::byte*>(&header);
+    all.insert(all.end(), at, at + sizeof header);
+    all.resize(all.size() + bytes, std::byte{7});
+  };
+  append({.tag = 3, .index = 0xffff'ffff, .bytes = 5}, 5);
+  append({.tag = 4, .index = 0, .bytes = 0}, 0);
+  append({.tag = 5, .index = 1, .bytes = 10}, 9);  // one byte is missing
+  std::span<const std::byte> rest = all;
+  const std::optional<JoinedMessage> first = take_joined(rest);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->header.tag, 3U);
+  EXPECT_EQ(first->header.index, 0xffff'ffffU);
+  EXPECT_EQ(first->data.size(), 5U);
+  EXPECT_EQ(first->data.back(), std::byte{7});
+  const std::optional<JoinedMessage> second = take_joined(rest);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->header.tag, 4U);
+  EXPECT_TRUE(second->data.empty());
+  EXPECT_EQ(rest.size(), sizeof(JoinedHeader) + 9);
+  EXPECT_FALSE(take_joined(rest));
+  EXPECT_EQ(rest.size(), sizeof(JoinedHeader) + 9);
+  rest = rest.first(sizeof(JoinedHeader) - 1);
+  EXPECT_FALSE(take_joined(rest));
 }
 
 TEST(OfiProvider, MessagesOverSocketsWeighMore) {

@@ -310,27 +310,52 @@ Receiver::Posted* Receiver::find(std::uint32_t tag, std::uint32_t index) {
   return found == posted_.end() ? nullptr : *found;
 }
 
+bool Receiver::take_small(std::uint32_t tag, std::uint32_t index, std::span<const std::byte> data,
+                          std::uint64_t checksum) {
+  ++arrived_;
+  if (Posted* const posted = find(tag, index); posted != nullptr) {
+    take_eager(*posted, data.data(), data.size(), checksum);
+    return true;
+  }
+  if (early_.size() > kEagerCredits) return false;
+  early_.emplace(key_of(tag, index), Early{{data.begin(), data.end()}, checksum});
+  return true;
+}
+
+bool Receiver::take_joined_messages(std::span<const std::byte> all) {
+  while (!all.empty()) {
+    const std::optional<JoinedMessage> next = take_joined(all);
+    if (!next) return false;
+    if (failed()) {
+      ++arrived_;
+    } else if (!take_small(next->header.tag, next->header.index, next->data, 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void Receiver::handle(const Header& header, std::span<const std::byte> payload) {
   if (failed()) {
     // What has been written is still of interest: withdraw() waits for it.
     if (header.type == Type::kEager || header.type == Type::kDone) ++arrived_;
     if (header.type == Type::kDone) ++written_arrived_;
+    while (header.type == Type::kJoined && take_joined(payload)) ++arrived_;
     return;
   }
   last_arrival_ = closed_ ? Clock::now() : Clock::time_point{};
-  const std::uint64_t key = key_of(header.tag, header.index);
   Posted* const posted = find(header.tag, header.index);
   switch (header.type) {
     case Type::kEager:
-      ++arrived_;
-      if (posted != nullptr) return take_eager(*posted, payload.data(), header.bytes, header.value);
-      if (early_.size() > kEagerCredits) break;
-      early_.emplace(key, Early{{payload.begin(), payload.end()}, header.value});
-      return;
+      if (take_small(header.tag, header.index, payload, header.value)) return;
+      break;
+    case Type::kJoined:
+      if (take_joined_messages(payload)) return;
+      break;
     case Type::kRequest:
       if (posted != nullptr) return match_request(*posted, header.bytes);
       if (requests_.size() > kMaxRequests) break;
-      requests_.emplace(key, header.bytes);
+      requests_.emplace(key_of(header.tag, header.index), header.bytes);
       return;
     case Type::kDone:
       if (posted == nullptr || !posted->known_to_peer || header.bytes > posted->buffer.bytes) break;

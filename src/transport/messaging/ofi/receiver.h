@@ -86,6 +86,12 @@ class Receiver final : public ReceiveConnection, private Connection {
   void tagged_ended(Posted& posted, const std::string& error) RW_NO_THREAD_ANALYSIS;
   void take_eager(Posted& posted, const std::byte* data, std::uint64_t bytes,
                   std::uint64_t checksum) RW_REQUIRES(fabric_.mutex);
+  /// A small message came, perhaps before its receive.
+  /// @return false: the receiver holds more of these than it may
+  bool take_small(std::uint32_t tag, std::uint32_t index, std::span<const std::byte> data,
+                  std::uint64_t checksum) RW_REQUIRES(fabric_.mutex);
+  /// @return false: what came is not a list of small messages
+  bool take_joined_messages(std::span<const std::byte> all) RW_REQUIRES(fabric_.mutex);
   void finish(Posted& posted, std::uint64_t bytes, std::uint64_t checksum)
       RW_REQUIRES(fabric_.mutex);
   /// Whether it is announced before the sender asks for it.

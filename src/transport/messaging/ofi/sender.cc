@@ -31,15 +31,24 @@ constexpr std::uint64_t kMostUnconfirmed = std::uint64_t{32} << 10U;
 // many as there may be has to let the connection make progress.
 class CopiedSend final : public Request {
  public:
-  CopiedSend(std::size_t& active, std::size_t bytes) : active_(active), sizes_{bytes} { ++active_; }
-  ~CopiedSend() override { --active_; }
+  CopiedSend(Sender& sender, std::size_t bytes) : sender_(sender), sizes_{bytes} {
+    ++sender_.active_;
+  }
+  ~CopiedSend() override { --sender_.active_; }
   CopiedSend(const CopiedSend&) = delete;
   CopiedSend& operator=(const CopiedSend&) = delete;
-  std::optional<std::size_t> test() override { return sizes_[0]; }
+  std::optional<std::size_t> test() override {
+    if (sender_.holds_joined_.load(std::memory_order_relaxed)) {
+      const Lock lock(sender_.fabric_.mutex);
+      sender_.attend_now();
+      sender_.throw_if_failed();
+    }
+    return sizes_[0];
+  }
   [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
 
  private:
-  std::size_t& active_;
+  Sender& sender_;
   std::array<std::size_t, 1> sizes_;
 };
 
@@ -157,6 +166,9 @@ Sender::~Sender() {
   trials_.clear();
   const Lock lock(fabric_.mutex);
   if (!failed() && greeted()) flush_controls();
+  if (!joined_.empty()) {
+    (void)drive_until([this]() RW_NO_THREAD_ANALYSIS { return failed() || send_joined(); });
+  }
   fabric_.forget(copied_);
   side_.send(Note::kEnd, std::as_bytes(std::span(&messages_, 1)));
 }
@@ -286,8 +298,46 @@ void Sender::count_eager(const Header& header, Endpoint::Sent sent, bool over) {
     unconfirmed_ = over ? unconfirmed_ + header.bytes : 0;
     if (!over) ++under_way_;
   }
-  credits_ -= credits_of(header.bytes);
-  if (!announced_.empty()) announced_.erase(key_of(header.tag, header.index));
+  take_credits(header.tag, header.index, header.bytes);
+}
+
+void Sender::take_credits(std::uint32_t tag, std::uint32_t index, std::size_t bytes) {
+  credits_ -= credits_of(bytes);
+  if (!announced_.empty()) announced_.erase(key_of(tag, index));
+}
+
+bool Sender::join(std::span<const std::byte> head, const void* data, std::size_t bytes,
+                  std::uint32_t tag) {
+  JoinedHeader header;
+  header.bytes = head.size() + bytes;
+  const std::size_t begin = joined_.size();
+  if (begin + sizeof header + header.bytes > kMostJoinedBytes) return false;
+  std::uint32_t& next = next_of(tag);
+  header.tag = tag;
+  header.index = next;
+  joined_.resize(begin + sizeof header + header.bytes);
+  std::byte* to = joined_.data() + begin;
+  std::memcpy(to, &header, sizeof header);
+  to = std::ranges::copy(head, to + sizeof header).out;
+  if (bytes > 0) std::memcpy(to, data, bytes);
+  holds_joined_.store(true, std::memory_order_relaxed);
+  take_credits(tag, next, header.bytes);
+  ++next;
+  ++messages_;
+  return true;
+}
+
+bool Sender::send_joined() {
+  if (joined_.empty()) return true;
+  Header header = eager_header(0, 0, joined_.size());
+  header.type = Type::kJoined;
+  const iovec all{joined_.data(), joined_.size()};
+  const Endpoint::Sent sent = fabric_.send(peer_, header, {&all, 1}, &copied_);
+  if (sent == Endpoint::Sent::kNotNow) return false;
+  if (sent == Endpoint::Sent::kUnderWay) unconfirmed_ += joined_.size();
+  joined_.clear();
+  holds_joined_.store(false, std::memory_order_relaxed);
+  return true;
 }
 
 std::unique_ptr<Request> Sender::send_copied(std::span<const std::byte> head, const void* data,
@@ -296,6 +346,23 @@ std::unique_ptr<Request> Sender::send_copied(std::span<const std::byte> head, co
   if (all > kEagerBytes || closed_ || active_ >= kMaxRequests || credits_ < credits_of(all) ||
       unconfirmed_ >= kMostUnconfirmed || verify_ == Verify::kAll) {
     return nullptr;
+  }
+  try {
+    bool joined = false;
+    if (more_follow_ || !joined_.empty()) {
+      joined = join(head, data, bytes, tag);
+      if (!joined) {  // they make room for it
+        if (!send_joined()) return nullptr;
+        joined = more_follow_ && join(head, data, bytes, tag);
+      }
+    }
+    if (joined) {
+      if (!more_follow_) (void)send_joined();  // else with a later call
+      return std::make_unique<CopiedSend>(*this, all);
+    }
+  } catch (const Error& error) {
+    fail(error.code(), error.what());
+    throw_if_failed();
   }
   std::uint32_t& next = next_of(tag);
   const Header header = eager_header(tag, next, all);
@@ -312,11 +379,11 @@ std::unique_ptr<Request> Sender::send_copied(std::span<const std::byte> head, co
   count_eager(header, sent, true);
   ++next;
   ++messages_;
-  return std::make_unique<CopiedSend>(active_, all);
+  return std::make_unique<CopiedSend>(*this, all);
 }
 
 bool Sender::start_eager(SendRequest& request) {
-  if (credits_ < credits_of(request.bytes)) return false;
+  if (credits_ < credits_of(request.bytes) || !send_joined()) return false;
   Header header = eager_header(request.tag, request.index, request.bytes);
   const SendRequest::Pieces pieces = request.pieces(0, request.bytes);
   header.value = checksum_of(request);
@@ -422,6 +489,7 @@ std::uint64_t Sender::checksum_of(const SendRequest& request) const {
 }
 
 void Sender::attend() {
+  if (!send_joined()) return flush_controls();
   while (!to_post_.empty()) {
     SendRequest& request = *to_post_.front();
     if (request.operation.under_way || !post_piece(request)) break;
@@ -491,6 +559,8 @@ void Sender::tell_stopped() {
 }
 
 void Sender::on_failed() {
+  joined_.clear();
+  holds_joined_.store(false, std::memory_order_relaxed);
   // A closed endpoint has no operations in progress.
   tell_stopped();
 }
@@ -582,6 +652,7 @@ std::string Sender::describe() const {
     return fmt::format("the receive of a message of {} bytes (tag {})", waiting_.front()->bytes,
                        waiting_.front()->tag);
   }
+  if (!joined_.empty()) return fmt::format("{} to take small messages", fabric_.device().provider);
   if (under_way_ > 0 || !to_post_.empty()) {
     return fmt::format("{} to send {} pieces", fabric_.device().provider,
                        under_way_ + to_post_.size());

@@ -39,10 +39,12 @@ class Sender final : public SendConnection, private Connection {
   }
   std::unique_ptr<Request> send_split(std::span<const std::byte> head, const void* data,
                                       std::size_t bytes, std::uint32_t tag) override;
+  void more_follow(bool follow) override { more_follow_ = follow; }
   [[nodiscard]] std::string describe() const override;
 
  private:
   friend class SendRequest;
+  friend class CopiedSend;
   struct PostedReceive {  // of the peer
     std::uint64_t bytes;
     std::uint64_t value;  // the buffer's address, or the tag to send with
@@ -59,10 +61,17 @@ class Sender final : public SendConnection, private Connection {
   std::unique_ptr<Request> send_copied(std::span<const std::byte> head, const void* data,
                                        std::size_t bytes, std::uint32_t tag)
       RW_REQUIRES(fabric_.mutex);
+  /// Adds a small message to those that leave together, if there is room among them.
+  bool join(std::span<const std::byte> head, const void* data, std::size_t bytes, std::uint32_t tag)
+      RW_REQUIRES(fabric_.mutex);
+  /// @return whether none is left here
+  bool send_joined() RW_REQUIRES(fabric_.mutex);
   [[nodiscard]] Header eager_header(std::uint32_t tag, std::uint32_t index,
                                     std::size_t bytes) const;
   /// A small message has been given to the provider.
   void count_eager(const Header& header, Endpoint::Sent sent, bool over);
+  /// It needs no receive that the sender knows.
+  void take_credits(std::uint32_t tag, std::uint32_t index, std::size_t bytes);
   /// Index of the tag's next message.
   std::uint32_t& next_of(std::uint32_t tag);
   void start_large(SendRequest& request) RW_REQUIRES(fabric_.mutex);
@@ -108,6 +117,9 @@ class Sender final : public SendConnection, private Connection {
   std::uint64_t credits_ = kEagerCredits;
   std::uint64_t unconfirmed_ = 0;  // bytes of small messages since the last that had a completion
   Operation copied_;               // of all these messages
+  bool more_follow_ = false;
+  std::vector<std::byte> joined_;           // small messages that have not left, as in a kJoined
+  std::atomic<bool> holds_joined_ = false;  // there are such
   std::size_t active_ = 0;
   std::size_t under_way_ = 0;                              // pieces that the provider has
   std::unordered_map<std::uint32_t, std::uint32_t> next_;  // index of each tag's next message

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <type_traits>
 
 #include "transport/transport.h"
@@ -19,6 +20,7 @@ enum class Type : std::uint32_t {
   kAnnounce,   ///< to the sender: where the messages of posted receives are to be written
   kGrant,      ///< to the sender: a tagged receive is posted for a requested message
   kCredit,     ///< to the sender: more eager messages may come
+  kJoined,     ///< to the receiver: several small messages follow, each behind its JoinedHeader
 };
 
 /// Message `index` of `tag` is the one that meets the receive with the same two: each end counts.
@@ -30,7 +32,8 @@ struct Header {
   std::uint32_t index = 0;
   /// To the sender: eager credits given back. kAnnounce: the first receive's ticket, or 0.
   std::uint32_t credits = 0;
-  std::uint64_t bytes = 0;  ///< of the message; kAnnounce: room for it
+  /// Of the message; kAnnounce: room for it; kJoined: of all messages, with their headers.
+  std::uint64_t bytes = 0;
   std::uint64_t value = 0;  ///< kEager, kDone: checksum or 0; kAnnounce: address; kGrant: tag
   std::uint64_t key = 0;    ///< kAnnounce: of the memory
 };
@@ -46,6 +49,29 @@ inline constexpr std::size_t kEagerBytes = (8 << 10) + kMaxHeadBytes;
 inline constexpr std::uint64_t kEagerCredits = 4096;
 constexpr std::uint64_t credits_of(std::uint64_t message_bytes) { return 1 + message_bytes / 512; }
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 40;
+
+/// Before each small message of a kJoined, whose own `tag` and `index` are unused. Such messages
+/// have no checksums.
+struct JoinedHeader {
+  std::uint32_t tag = 0;
+  std::uint32_t index = 0;
+  std::uint64_t bytes = 0;
+};
+static_assert(sizeof(JoinedHeader) == 16 && std::is_trivially_copyable_v<JoinedHeader>);
+/// The longest messages of which a kJoined holds two, each with the head of a split message.
+inline constexpr std::size_t kJoinedBytes = 4 << 10;
+/// Of a kJoined, after its header.
+inline constexpr std::size_t kMostJoinedBytes =
+    2 * (sizeof(JoinedHeader) + kMaxHeadBytes + kJoinedBytes);
+static_assert(kMostJoinedBytes >= kEagerBytes);
+
+/// Takes the first message of what is left of a kJoined.
+/// @return nothing, and `rest` as it was, when that does not begin with a whole message
+struct JoinedMessage {
+  JoinedHeader header;
+  std::span<const std::byte> data;
+};
+std::optional<JoinedMessage> take_joined(std::span<const std::byte>& rest);
 
 /// A kAnnounce may be of several receives with the same tag, room and key, whose indexes and
 /// tickets follow each other. The addresses of all but the first are its payload. A provider that

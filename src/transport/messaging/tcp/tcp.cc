@@ -33,7 +33,7 @@ class Tcp final : public Transport {
     properties.speed_mbps = chosen.speed_mbps;
     properties.latency_us = kLatencyUs;
     properties.sharing_cost = sharing_cost_;
-    properties.joins_messages = true;
+    properties.joined_bytes = kSocketJoinedBytes;
     properties.max_message_bytes = kMaxMessageBytes;
     properties.max_requests = static_cast<int>(kMaxRequests);
     properties.max_grouped_receives = static_cast<int>(kMaxGroup);
