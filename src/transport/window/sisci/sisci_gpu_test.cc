@@ -34,8 +34,8 @@ namespace {
 using testing::Ends;
 using testing::Settings;
 using testing::words_of;
+using Where = window::testing::Memory;
 using window::testing::GuardedBuffer;
-using window::testing::Memory;
 using window::testing::numbered;
 using window::testing::StandIn;
 using window::testing::TestGpus;
@@ -46,24 +46,22 @@ constexpr std::size_t kMost = 3'000'001;
 constexpr int kOfTheBridges = 2;
 
 /// Without what tests before it left in the stand-in, where they ran in this process.
-void alone(const std::string& fabric_settings,
-           const std::function<void(const SoftwareFabric&)>& body) {
+void alone_with_gpus(const std::string& fabric_settings,
+                     const std::function<void(const SoftwareFabric&)>& body) {
   testing::alone(fabric_settings, [&](const SoftwareFabric& fabric) {
     StandIn().restart();
     body(fabric);
   });
 }
 
-const char* name_of(Memory memory) {
-  return memory == Memory::kHost ? "host memory" : "GPU memory";
-}
+const char* name_of(Where memory) { return memory == Where::kHost ? "host memory" : "GPU memory"; }
 
 /// Registered memory of one end, of any kind.
 class Buffer {
  public:
   template <typename Connection>
-  Buffer(Memory memory, Gpu& gpu, std::size_t room, Connection& connection) {
-    if (memory == Memory::kHost) {
+  Buffer(Where memory, Gpu& gpu, std::size_t room, Connection& connection) {
+    if (memory == Where::kHost) {
       host_.resize(room);
       registration_ = connection.register_memory(host_.data(), room, MemoryKind::kHost);
     } else {
@@ -107,10 +105,10 @@ class GpuEnds : public Ends {
  public:
   explicit GpuEnds(const SoftwareFabric& fabric, const Settings& settings = {})
       : Ends(fabric, with_cuda(settings)) {}
-  Buffer source(Memory memory, std::size_t room = kMost) {
+  Buffer source(Where memory, std::size_t room = kMost) {
     return {memory, gpus.gpus.at(0), room, *sender};
   }
-  Buffer destination(Memory memory, std::size_t room = kMost) {
+  Buffer destination(Where memory, std::size_t room = kMost) {
     return {memory, gpus.gpus.at(1), room, *receiver};
   }
   // @return whether what came is what was sent
@@ -137,7 +135,7 @@ class GpuEnds : public Ends {
     });
   }
   // Several sizes, twice.
-  bool move_all(Memory from, Memory to) {
+  bool move_all(Where from, Where to) {
     Buffer source_buffer = source(from);
     Buffer destination_buffer = destination(to);
     for (int round = 0; round < 2; ++round) {
@@ -148,7 +146,7 @@ class GpuEnds : public Ends {
     }
     return true;
   }
-  [[nodiscard]] bool uses(Memory from, Memory to) const {
+  [[nodiscard]] bool uses(Where from, Where to) const {
     return logged(std::string("DMA from ") + name_of(from) + " into " + name_of(to) + " is used");
   }
 
@@ -159,16 +157,16 @@ class GpuEnds : public Ends {
   std::size_t turn_ = 0;
 };
 
-constexpr std::pair<Memory, Memory> kPairs[] = {
-    {Memory::kAllocator, Memory::kAllocator}, {Memory::kVirtual, Memory::kVirtual},
-    {Memory::kAllocator, Memory::kVirtual},   {Memory::kVirtual, Memory::kHost},
-    {Memory::kAllocator, Memory::kHost},      {Memory::kHost, Memory::kAllocator},
-    {Memory::kHost, Memory::kVirtual},        {Memory::kHost, Memory::kHost}};
+constexpr std::pair<Where, Where> kPairs[] = {
+    {Where::kAllocator, Where::kAllocator}, {Where::kVirtual, Where::kVirtual},
+    {Where::kAllocator, Where::kVirtual},   {Where::kVirtual, Where::kHost},
+    {Where::kAllocator, Where::kHost},      {Where::kHost, Where::kAllocator},
+    {Where::kHost, Where::kVirtual},        {Where::kHost, Where::kHost}};
 
 // ---- paths ---------------------------------------------------------------------------------
 
 TEST(SisciGpu, StatesGpuMemory) {
-  alone(kCuda, [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     CHECK_THAT(ends.transport().properties(0).memory_kinds == 3);
   });
@@ -178,11 +176,11 @@ TEST(SisciGpu, EveryPairOfMemoriesGoesByDma) {
   for (const char* verify : {"connect", "all", "off"}) {
     if (ropewalk::testing::share() > 1 && std::string(verify) != "connect") continue;
     for (const auto& [from, to] : kPairs) {
-      alone(kCuda, [&, pair = std::pair(from, to)](const SoftwareFabric& fabric) {
+      alone_with_gpus(kCuda, [&, pair = std::pair(from, to)](const SoftwareFabric& fabric) {
         GpuEnds ends(fabric, {{"VERIFY", verify}});
         ends.connect();
         CHECK_THAT(ends.move_all(pair.first, pair.second));
-        if (std::string(verify) == "off" || pair == std::pair(Memory::kHost, Memory::kHost)) return;
+        if (std::string(verify) == "off" || pair == std::pair(Where::kHost, Where::kHost)) return;
         CHECK_THAT(ends.uses(pair.first, pair.second));
       });
     }
@@ -190,23 +188,23 @@ TEST(SisciGpu, EveryPairOfMemoriesGoesByDma) {
 }
 
 TEST(SisciGpu, OneConnectionTakesAllPairs) {
-  alone(kCuda, [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
     for (const auto& [from, to] : kPairs) CHECK_THAT(ends.move_all(from, to));
     for (const auto& [from, to] : kPairs) {
-      CHECK_THAT((from == Memory::kHost && to == Memory::kHost) || ends.uses(from, to));
+      CHECK_THAT((from == Where::kHost && to == Where::kHost) || ends.uses(from, to));
     }
   });
 }
 
 TEST(SisciGpu, MessagesOverlap) {
   for (const char* iommu : {"", "iommu broken\n"}) {
-    alone(kCuda + iommu, [](const SoftwareFabric& fabric) {
+    alone_with_gpus(kCuda + iommu, [](const SoftwareFabric& fabric) {
       GpuEnds ends(fabric);
       ends.connect();
-      Buffer from = ends.source(Memory::kAllocator);
-      Buffer to = ends.destination(Memory::kVirtual);
+      Buffer from = ends.source(Where::kAllocator);
+      Buffer to = ends.destination(Where::kVirtual);
       constexpr std::size_t kMessages = 30;
       constexpr std::size_t kEach = kMost / kMessages;
       const std::vector<char> out = numbered(kMost, 5);
@@ -248,7 +246,7 @@ TEST(SisciGpu, MessagesOverlap) {
 
 // What a registration holds of its allocation, anywhere in it.
 TEST(SisciGpu, RegistrationsOfOneAllocationShareASegment) {
-  alone(kCuda, [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
     constexpr std::size_t kBytes = std::size_t{8} << 20;
@@ -274,12 +272,12 @@ TEST(SisciGpu, RegistrationsOfOneAllocationShareASegment) {
       ends.gpus.gpus.at(1).fetch(in.data(), to.data() + offset + 7, kPart);
       CHECK_THAT(std::memcmp(in.data(), out.data() + offset, kPart) == 0);
     }
-    CHECK_THAT(ends.uses(Memory::kAllocator, Memory::kAllocator));
+    CHECK_THAT(ends.uses(Where::kAllocator, Where::kAllocator));
   });
 }
 
 TEST(SisciGpu, AnAllocationAtTheSameAddressIsAnother) {
-  alone(kCuda, [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
     Gpu& gpu = ends.gpus.gpus.at(0);
@@ -316,14 +314,14 @@ class SisciGpuReplaced : public ::testing::TestWithParam<Fault> {};
 TEST_P(SisciGpuReplaced, ByStaging) {
   const Fault& fault = GetParam();
   for (const char* verify : {"connect", "all"}) {
-    alone(kCuda + fault.fabric, [&](const SoftwareFabric& fabric) {
+    alone_with_gpus(kCuda + fault.fabric, [&](const SoftwareFabric& fabric) {
       GpuEnds ends(fabric, {{"VERIFY", verify}});
       ends.connect();
       for (const auto& [from, to] : kPairs) CHECK_THAT(ends.move_all(from, to));
       EXPECT_WORDS(ends.text(), fault.words);
-      CHECK_THAT(ends.uses(Memory::kAllocator, Memory::kAllocator) == fault.gpu_to_gpu);
-      CHECK_THAT(ends.uses(Memory::kAllocator, Memory::kHost) == fault.gpu_to_host);
-      CHECK_THAT(ends.uses(Memory::kHost, Memory::kAllocator) == fault.host_to_gpu);
+      CHECK_THAT(ends.uses(Where::kAllocator, Where::kAllocator) == fault.gpu_to_gpu);
+      CHECK_THAT(ends.uses(Where::kAllocator, Where::kHost) == fault.gpu_to_host);
+      CHECK_THAT(ends.uses(Where::kHost, Where::kAllocator) == fault.host_to_gpu);
     });
   }
 }
@@ -361,7 +359,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(SisciGpu, StagedWithoutQueuesAndByTheCpu) {
   for (const char* broken :
        {"max_dma_queues 1\niommu absent\n", "lose_transfer 1\nlose_all_transfers yes\n"}) {
-    alone(kCuda + broken, [](const SoftwareFabric& fabric) {
+    alone_with_gpus(kCuda + broken, [](const SoftwareFabric& fabric) {
       GpuEnds ends(fabric, {{"SISCI_QUEUES", "2"}});
       ends.connect();
       for (const auto& [from, to] : kPairs) CHECK_THAT(ends.move_all(from, to));
@@ -370,7 +368,7 @@ TEST(SisciGpu, StagedWithoutQueuesAndByTheCpu) {
 }
 
 TEST(SisciGpu, MemoryInSeveralAllocationsIsStaged) {
-  alone(kCuda, [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
     // Two allocations side by side, as expandable segments have them.
@@ -398,7 +396,7 @@ TEST(SisciGpu, MemoryInSeveralAllocationsIsStaged) {
     gpu.fill(base, out.data(), out.size());
     void* data = reinterpret_cast<void*>(base);
     const auto registration = ends.sender->register_memory(data, 2 * kEach, MemoryKind::kCuda);
-    Buffer to = ends.destination(Memory::kAllocator, 2 * kEach);
+    Buffer to = ends.destination(Where::kAllocator, 2 * kEach);
     const ReceiveBuffer buffer{to.data(), 2 * kEach, 0, to.registration()};
     const auto receive = ends.receiver->receive({&buffer, 1});
     ends.finish(data, 2 * kEach, registration.get(), *receive);
@@ -410,7 +408,7 @@ TEST(SisciGpu, MemoryInSeveralAllocationsIsStaged) {
 }
 
 TEST(SisciGpu, MemoryThatSharesItsPagesIsStaged) {
-  alone(kCuda, [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
     Gpu& gpu = ends.gpus.gpus.at(0);
@@ -420,7 +418,7 @@ TEST(SisciGpu, MemoryThatSharesItsPagesIsStaged) {
     const auto registration =
         ends.sender->register_memory(small.pointer(), 10'000, MemoryKind::kCuda);
     CHECK_THAT(static_cast<SisciRegistration&>(*registration).region() == nullptr);
-    Buffer to = ends.destination(Memory::kAllocator);
+    Buffer to = ends.destination(Where::kAllocator);
     const ReceiveBuffer buffer{to.data(), 10'000, 0, to.registration()};
     const auto receive = ends.receiver->receive({&buffer, 1});
     ends.finish(small.pointer(), 10'000, registration.get(), *receive);
@@ -435,7 +433,7 @@ TEST(SisciGpu, MemoryThatSharesItsPagesIsStaged) {
     const Region& region = *static_cast<SisciRegistration&>(*large).region();
     CHECK_THAT(region.holds(odd.pointer(), 22 * 65'536));
     CHECK_THAT(!region.holds(odd.pointer(), kOdd));
-    Buffer target = ends.destination(Memory::kHost);
+    Buffer target = ends.destination(Where::kHost);
     for (const std::size_t bytes : {std::size_t{22} * 65'536, kOdd}) {
       gpu.fill(odd.data(), numbered(kOdd, bytes).data(), kOdd);
       const ReceiveBuffer into{target.data(), bytes, 0, target.registration()};
@@ -448,7 +446,7 @@ TEST(SisciGpu, MemoryThatSharesItsPagesIsStaged) {
 
 TEST(SisciGpu, ASenderWithoutCudaReachesGpuMemory) {
   for (const char* iommu : {"", "iommu absent\n"}) {
-    alone(kCuda + iommu, [](const SoftwareFabric& fabric) {
+    alone_with_gpus(kCuda + iommu, [](const SoftwareFabric& fabric) {
       GpuEnds ends(fabric);
       const auto listener = ends.transport().listen(0);
       Config config;
@@ -458,7 +456,7 @@ TEST(SisciGpu, ASenderWithoutCudaReachesGpuMemory) {
       CHECK_THAT(without->properties(0).memory_kinds == 1);
       ends.sender = without->connect(0, listener->handle())->poll();
       Ends::until([&] { return (ends.receiver = listener->accept()) != nullptr; });
-      CHECK_THAT(ends.move_all(Memory::kHost, Memory::kAllocator));
+      CHECK_THAT(ends.move_all(Where::kHost, Where::kAllocator));
       ends.sender.reset();
       ends.receiver.reset();
     });
@@ -468,7 +466,7 @@ TEST(SisciGpu, ASenderWithoutCudaReachesGpuMemory) {
 // ---- what is refused -----------------------------------------------------------------------
 
 TEST(SisciGpu, RefusedWithoutCudaAndWhereKernelsAreLoadedLazily) {
-  alone(kCuda, [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda, [](const SoftwareFabric& fabric) {
     Ends ends(fabric);
     ends.connect();
     int nothing = 0;
@@ -478,7 +476,7 @@ TEST(SisciGpu, RefusedWithoutCudaAndWhereKernelsAreLoadedLazily) {
         "sisci: no CUDA: ");
     EXPECT_WORDS(ends.text(), "sisci: host memory only: no CUDA: ");
   });
-  alone(kCuda, [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda, [](const SoftwareFabric& fabric) {
     setenv("RW_STAND_IN_CUDA", "lazy", 1);
     GpuEnds ends(fabric);
     CHECK_THAT(ends.transport().properties(0).memory_kinds == 1);
@@ -492,7 +490,7 @@ TEST(SisciGpu, RefusedWithoutCudaAndWhereKernelsAreLoadedLazily) {
 }
 
 TEST(SisciGpu, RefusedWithoutPinnedMemory) {
-  alone(kCuda, [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
     DeviceBuffer memory(ends.gpus.gpus.at(0), 4096, DeviceBuffer::From::kAllocator);
@@ -509,7 +507,7 @@ TEST(SisciGpu, RefusedWithoutPinnedMemory) {
 }
 
 TEST(SisciGpu, RefusesOtherThanGpuMemoryAndMessagesOutside) {
-  alone(kCuda, [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda, [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
     std::vector<char> host(100);
@@ -517,7 +515,7 @@ TEST(SisciGpu, RefusesOtherThanGpuMemoryAndMessagesOutside) {
       (void)words_of([&] { (void)ends.sender->register_memory(data, 100, MemoryKind::kCuda); },
                      Errc::kInvalidArgument);
     }
-    Buffer from = ends.source(Memory::kAllocator, 4096);
+    Buffer from = ends.source(Where::kAllocator, 4096);
     EXPECT_WORDS(words_of(
                      [&] {
                        (void)ends.sender->send(from.data(), std::size_t{1} << 30, 0,
@@ -525,7 +523,7 @@ TEST(SisciGpu, RefusesOtherThanGpuMemoryAndMessagesOutside) {
                      },
                      Errc::kInvalidArgument),
                  "are not within the registration");
-    Buffer to = ends.destination(Memory::kAllocator, 4096);
+    Buffer to = ends.destination(Where::kAllocator, 4096);
     CHECK_THAT(ends.move(from, to, 4096));  // bad arguments end nothing
   });
 }
@@ -534,11 +532,11 @@ TEST(SisciGpu, RefusesOtherThanGpuMemoryAndMessagesOutside) {
 
 TEST(SisciGpu, ChecksumsFindALostTransfer) {
   for (const char* iommu : {"", "gpu_memory no\n"}) {
-    alone(kCuda + iommu, [&](const SoftwareFabric& fabric) {
+    alone_with_gpus(kCuda + iommu, [&](const SoftwareFabric& fabric) {
       GpuEnds ends(fabric, {{"VERIFY", "all"}});
       ends.connect();
-      Buffer from = ends.source(Memory::kAllocator);
-      Buffer to = ends.destination(Memory::kAllocator);
+      Buffer from = ends.source(Where::kAllocator);
+      Buffer to = ends.destination(Where::kAllocator);
       CHECK_THAT(ends.move(from, to, kMost) && ends.move(from, to, kMost));
       fabric.write(kCuda + iommu + "lose_transfer 1\nlose_all_transfers yes\n");
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -549,11 +547,11 @@ TEST(SisciGpu, ChecksumsFindALostTransfer) {
 }
 
 TEST(SisciGpu, ATransferThatFailsEndsTheConnection) {
-  alone(kCuda + "fail_transfer 60\n", [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda + "fail_transfer 60\n", [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric);
     ends.connect();
-    Buffer from = ends.source(Memory::kAllocator);
-    Buffer to = ends.destination(Memory::kAllocator);
+    Buffer from = ends.source(Where::kAllocator);
+    Buffer to = ends.destination(Where::kAllocator);
     EXPECT_WORDS(words_of(
                      [&] {
                        for (int i = 0; i < 60; ++i) CHECK_THAT(ends.move(from, to, kMost));
@@ -564,11 +562,11 @@ TEST(SisciGpu, ATransferThatFailsEndsTheConnection) {
 }
 
 TEST(SisciGpu, ACopyThatStandsStillEndsTheConnection) {
-  alone(kCuda + "gpu_memory no\n", [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda + "gpu_memory no\n", [](const SoftwareFabric& fabric) {
     GpuEnds ends(fabric, {{"TIMEOUT", "200ms"}});
     ends.connect();
-    Buffer from = ends.source(Memory::kAllocator);
-    Buffer to = ends.destination(Memory::kAllocator);
+    Buffer from = ends.source(Where::kAllocator);
+    Buffer to = ends.destination(Where::kAllocator);
     CHECK_THAT(ends.move(from, to, kMost));
     from.fill(numbered(kMost, 1));
     ends.stand_in.configure("delay_us=1500000");
@@ -583,11 +581,11 @@ TEST(SisciGpu, ACopyThatStandsStillEndsTheConnection) {
 
 TEST(SisciGpu, AGpuThatFailsEndsTheConnection) {
   const auto fails = [](const std::string& settings, Errc code, const char* words) {
-    alone(kCuda + settings, [&](const SoftwareFabric& fabric) {
+    alone_with_gpus(kCuda + settings, [&](const SoftwareFabric& fabric) {
       GpuEnds ends(fabric);
       ends.connect();
-      Buffer from = ends.source(Memory::kAllocator);
-      Buffer to = ends.destination(Memory::kAllocator);
+      Buffer from = ends.source(Where::kAllocator);
+      Buffer to = ends.destination(Where::kAllocator);
       CHECK_THAT(ends.move(from, to, kMost));
       ends.stand_in.configure("fail=1");
       const ReceiveBuffer buffer{to.data(), kMost, 0, to.registration()};
@@ -605,47 +603,48 @@ TEST(SisciGpu, AGpuThatFailsEndsTheConnection) {
 TEST(SisciGpu, MemoryMayGoWhenItsRegistrationHasEnded) {
   for (const char* settings : {"", "gpu_memory no\n"}) {
     for (const bool sender_first : {false, true}) {
-      alone(kCuda + settings + "megabytes_per_second 30\n", [&](const SoftwareFabric& fabric) {
-        std::optional<GpuEnds> ends(fabric);
-        ends->connect();
-        std::optional<Buffer> from(ends->source(Memory::kAllocator));
-        std::optional<Buffer> to(ends->destination(Memory::kVirtual));
-        CHECK_THAT(ends->move(*from, *to, 100'000));
-        const ReceiveBuffer buffer{to->data(), kMost, 0, to->registration()};
-        auto receive = ends->receiver->receive({&buffer, 1});
-        std::unique_ptr<Request> send;
-        Ends::until([&] {
-          (void)receive->test();
-          send = ends->sender->send(from->data(), kMost, 0, from->registration());
-          return send != nullptr;
-        });
-        for (int i = 0; i < 3; ++i) {
-          CHECK_THAT(!receive->test());
-          CHECK_THAT(!send->test());
-        }
-        if (sender_first) {
-          send.reset();
-          from.reset();
-          receive.reset();
-          to.reset();
-        } else {
-          receive.reset();
-          to.reset();
-          send.reset();
-          from.reset();
-        }
-        CHECK_THAT(!ends->logged("they are not to be freed yet"));
-        const StandIn stand_in = ends->stand_in;
-        ends.reset();
-        CHECK_THAT(stand_in.ranges() <= kOfTheBridges);
-      });
+      alone_with_gpus(kCuda + settings + "megabytes_per_second 30\n",
+                      [&](const SoftwareFabric& fabric) {
+                        std::optional<GpuEnds> ends(fabric);
+                        ends->connect();
+                        std::optional<Buffer> from(ends->source(Where::kAllocator));
+                        std::optional<Buffer> to(ends->destination(Where::kVirtual));
+                        CHECK_THAT(ends->move(*from, *to, 100'000));
+                        const ReceiveBuffer buffer{to->data(), kMost, 0, to->registration()};
+                        auto receive = ends->receiver->receive({&buffer, 1});
+                        std::unique_ptr<Request> send;
+                        Ends::until([&] {
+                          (void)receive->test();
+                          send = ends->sender->send(from->data(), kMost, 0, from->registration());
+                          return send != nullptr;
+                        });
+                        for (int i = 0; i < 3; ++i) {
+                          CHECK_THAT(!receive->test());
+                          CHECK_THAT(!send->test());
+                        }
+                        if (sender_first) {
+                          send.reset();
+                          from.reset();
+                          receive.reset();
+                          to.reset();
+                        } else {
+                          receive.reset();
+                          to.reset();
+                          send.reset();
+                          from.reset();
+                        }
+                        CHECK_THAT(!ends->logged("they are not to be freed yet"));
+                        const StandIn stand_in = ends->stand_in;
+                        ends.reset();
+                        CHECK_THAT(stand_in.ranges() <= kOfTheBridges);
+                      });
     }
   }
 }
 
 // What the adapter still has when a registration ends is said: its memory is not to be freed.
 TEST(SisciGpu, ASegmentThatStaysIsNamed) {
-  alone(kCuda, [](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda, [](const SoftwareFabric& fabric) {
     const Ends log(fabric);
     Context context;
     context.library = Library::open(RW_SOFTWARE_SISCI).library;
@@ -671,8 +670,8 @@ TEST(SisciGpu, ASegmentThatStaysIsNamed) {
 
 struct HostsCase {
   const char* name;
-  Memory from;
-  Memory to;
+  Where from;
+  Where to;
   const char* fabric;
 };
 
@@ -710,7 +709,7 @@ class SisciGpuHosts : public ::testing::TestWithParam<HostsCase> {
 };
 
 TEST_P(SisciGpuHosts, AndTheEndOfOne) {
-  alone(kCuda + GetParam().fabric, [&](const SoftwareFabric& fabric) {
+  alone_with_gpus(kCuda + GetParam().fabric, [&](const SoftwareFabric& fabric) {
     int sockets[2];
     CHECK_THAT(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
     const pid_t child = fork();
@@ -745,11 +744,11 @@ TEST_P(SisciGpuHosts, AndTheEndOfOne) {
 
 INSTANTIATE_TEST_SUITE_P(
     Pairs, SisciGpuHosts,
-    ::testing::Values(HostsCase{"GpuToGpu", Memory::kAllocator, Memory::kAllocator, ""},
-                      HostsCase{"VirtualToVirtual", Memory::kVirtual, Memory::kVirtual, ""},
-                      HostsCase{"GpuToHost", Memory::kVirtual, Memory::kHost, ""},
-                      HostsCase{"HostToGpu", Memory::kHost, Memory::kVirtual, ""},
-                      HostsCase{"Staged", Memory::kAllocator, Memory::kVirtual, "iommu absent\n"}),
+    ::testing::Values(HostsCase{"GpuToGpu", Where::kAllocator, Where::kAllocator, ""},
+                      HostsCase{"VirtualToVirtual", Where::kVirtual, Where::kVirtual, ""},
+                      HostsCase{"GpuToHost", Where::kVirtual, Where::kHost, ""},
+                      HostsCase{"HostToGpu", Where::kHost, Where::kVirtual, ""},
+                      HostsCase{"Staged", Where::kAllocator, Where::kVirtual, "iommu absent\n"}),
     [](const auto& of) { return of.param.name; });
 
 }  // namespace
