@@ -6,11 +6,13 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -124,7 +126,34 @@ class SharedMemory::Mapping : public std::enable_shared_from_this<Mapping> {
 
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
 
+  // A share of the attachment, without what keeps this mapping.
+  Attachment* take_share(const void* key, const MakeAttachment& make) {
+    const Lock lock(attached_mutex_);
+    for (Attached& each : attached_) {
+      if (each.key != key) continue;
+      ++each.shares;
+      return each.attachment.get();
+    }
+    attached_.reserve(attached_.size() + 1);  // so that nothing fails once it is made
+    attached_.push_back({key, 1, make({data_, size_})});
+    return attached_.back().attachment.get();
+  }
+  void end_share(const Attachment* attachment) noexcept {
+    const Lock lock(attached_mutex_);
+    const auto found = std::ranges::find(
+        attached_, attachment, [](const Attached& each) { return each.attachment.get(); });
+    // Counted and destroyed with the lock held, which a weak_ptr would not do: whoever finds none
+    // makes one at once, and what the last one did must be undone by then.
+    if (--found->shares == 0) attached_.erase(found);
+  }
+
  private:
+  struct Attached {
+    const void* key;
+    int shares;
+    std::unique_ptr<Attachment> attachment;
+  };
+
   using File = std::pair<dev_t, ino_t>;  // belongs to no other file while it is mapped
   static File file_of(int fd) {
     struct stat state {};
@@ -152,6 +181,8 @@ class SharedMemory::Mapping : public std::enable_shared_from_this<Mapping> {
   File file_;
   Mapping* next_ RW_GUARDED_BY(mutex) = nullptr;
   Mapping* previous_ RW_GUARDED_BY(mutex) = nullptr;
+  Mutex attached_mutex_;
+  std::vector<Attached> attached_ RW_GUARDED_BY(attached_mutex_);  // empty when this is destroyed
 };
 
 ShmBacking parse_shm_backing(std::string_view text) {
@@ -218,6 +249,13 @@ SharedMemory::SharedMemory(FileDescriptor fd, std::shared_ptr<Mapping> mapping, 
       dev_shm_(dev_shm) {
   const std::size_t pages = size / page_bytes();
   reserved_ = std::make_unique<std::atomic<std::uint64_t>[]>((pages + 63) / 64);
+}
+
+std::shared_ptr<SharedMemory::Attachment> SharedMemory::attach_once(
+    const void* key, const MakeAttachment& make) const {
+  // The deleter's copy keeps the mapping.
+  return {mapping_->take_share(key, make),
+          [mapping = mapping_](const Attachment* attachment) { mapping->end_share(attachment); }};
 }
 
 void SharedMemory::reserve(std::size_t offset, std::size_t bytes) {

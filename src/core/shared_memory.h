@@ -6,13 +6,17 @@
 // an error where the first touch would have killed the process.
 //
 // Ranks of one process may have one mapping together (map_once()): its pages are faulted in once,
-// and the thread sanitizer, which knows memory by its address, sees that they use the same.
+// and the thread sanitizer, which knows memory by its address, sees that they use the same. What
+// can be done only once to a mapping, such as registering it with a GPU's driver, they have
+// together as well (attach_once()).
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "core/file_descriptor.h"
@@ -34,9 +38,32 @@ class SharedMemory {
   static SharedMemory map(FileDescriptor fd, std::size_t bytes);
 
   /// The same, but by the mapping that this process has of the segment already, if it has one that
-  /// create() or map_once() made, and it is large enough. It is unmapped with its last user. Not
-  /// for memory that each user registers with CUDA by itself, which takes an address once.
+  /// create() or map_once() made, and it is large enough. It is unmapped with its last user. Who
+  /// registers the memory with CUDA does so by attach_once(): CUDA takes an address once.
   static SharedMemory map_once(FileDescriptor fd, std::size_t bytes);
+
+  /// What the users of a mapping have of it together. Its destructor undoes what was done.
+  class Attachment {
+   public:
+    Attachment() = default;
+    virtual ~Attachment() = default;
+    Attachment(const Attachment&) = delete;
+    Attachment& operator=(const Attachment&) = delete;
+  };
+  using MakeAttachment =
+      std::function<std::unique_ptr<Attachment>(std::span<std::byte> whole_mapping)>;
+
+  /// The mapping's attachment called `key`; made by `make` if nobody has it. Each call gives a
+  /// share of its own. With the last share the attachment is destroyed, and while that lasts a call
+  /// for the same mapping waits, so that `make` never meets what is still to be undone. A share
+  /// keeps the mapping. When `make` throws, nothing is attached, and the next call tries again.
+  ///
+  /// Threads: any. `make` and the destructor run with a lock of this mapping alone: they may wait
+  /// for a driver, but must not use this function.
+  ///
+  /// @throws what `make` throws
+  [[nodiscard]] std::shared_ptr<Attachment> attach_once(const void* key,
+                                                        const MakeAttachment& make) const;
 
   SharedMemory(SharedMemory&&) noexcept = default;
   SharedMemory& operator=(SharedMemory&&) noexcept = default;

@@ -10,11 +10,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -164,6 +167,86 @@ INSTANTIATE_TEST_SUITE_P(All, Backings,
                            }
                            return "Unknown";
                          });
+
+// Counts how many there are.
+struct Counted final : SharedMemory::Attachment {
+  explicit Counted(std::atomic<int>& its_count) : count(its_count) { ++count; }
+  ~Counted() override { --count; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+  std::atomic<int>& count;
+};
+
+TEST(Attachments, UsersOfAMappingShareOne) {
+  std::optional<SharedMemory> first = SharedMemory::create(10'000, ShmBacking::kAuto);
+  std::optional<SharedMemory> other = SharedMemory::map_once(duplicate(first->fd()), 4096);
+  const SharedMemory apart = SharedMemory::map(duplicate(first->fd()), 4096);
+  std::atomic<int> count = 0;
+  const int key = 0;
+  const int other_key = 0;
+  std::span<std::byte> whole;
+  const SharedMemory::MakeAttachment make = [&](std::span<std::byte> mapping) {
+    whole = mapping;
+    return std::make_unique<Counted>(count);
+  };
+  auto a = first->attach_once(&key, make);
+  EXPECT_EQ(count, 1);
+  auto b = other->attach_once(&key, make);
+  EXPECT_EQ(b.get(), a.get());
+  EXPECT_EQ(count, 1);
+  EXPECT_EQ(whole.data(), first->data());
+  EXPECT_EQ(whole.size(), first->size());
+  EXPECT_NE(first->attach_once(&other_key, make).get(), a.get());
+  EXPECT_NE(apart.attach_once(&key, make).get(), a.get());
+  EXPECT_EQ(count, 1) << "those of another key and of another mapping have ended";
+  // The last share ends it. It keeps the mapping, as whoever undoes something needs it.
+  first.reset();
+  a.reset();
+  other.reset();
+  EXPECT_EQ(count, 1);
+  whole.front() = std::byte{1};
+  b.reset();
+  EXPECT_EQ(count, 0);
+}
+
+TEST(Attachments, WhatCouldNotBeMadeIsNotAttached) {
+  const SharedMemory memory = SharedMemory::create(4096, ShmBacking::kAuto);
+  std::atomic<int> count = 0;
+  const int key = 0;
+  const auto words = message_of(
+      [&] {
+        (void)memory.attach_once(&key, [](auto) -> std::unique_ptr<SharedMemory::Attachment> {
+          throw Error(Errc::kCuda, "not {}", "now");
+        });
+      },
+      Errc::kCuda);
+  EXPECT_EQ(words, "not now");
+  const auto made =
+      memory.attach_once(&key, [&](auto) { return std::make_unique<Counted>(count); });
+  EXPECT_EQ(count, 1) << "the next call tries again";
+}
+
+TEST(Attachments, OneEndsBeforeTheNextBegins) {
+  const SharedMemory memory = SharedMemory::create(4096, ShmBacking::kAuto);
+  std::atomic<int> count = 0;
+  std::atomic<int> at_once = 0;
+  const int key = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int turn = 0; turn < 500; ++turn) {
+        const auto share = memory.attach_once(&key, [&](auto) {
+          if (count > 0) ++at_once;
+          return std::make_unique<Counted>(count);
+        });
+        EXPECT_EQ(count, 1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(at_once, 0) << "two at once";
+  EXPECT_EQ(count, 0);
+}
 
 TEST_P(Backings, UnmapsWhenItEnds) {
   // In a process of its own: nothing else takes the addresses in between.
