@@ -153,42 +153,9 @@ void check(std::span<const Offer> offers) {
 
 }  // namespace
 
-// The segment, for a GPU.
-struct WindowMemory::Pinned {
-  Pinned(transport::window::Gpu& its_gpu, SharedMemory& segment)
-      : gpu(its_gpu), address(segment.data()) {
-    namespace gpus = transport::window;
-    const gpus::CudaApi& cuda = gpu.cuda();
-    const gpus::CurrentContext current(cuda, gpu.context());
-    cuda.check(
-        cuda.host_register(address, segment.size(), gpus::kCuHostPortable | gpus::kCuHostDeviceMap),
-        "cuMemHostRegister");
-    const gpus::CuResult mapped = cuda.host_pointer(&on_device, address, 0);
-    if (mapped != gpus::kCuSuccess) {
-      cuda.warn(cuda.host_unregister(address), "cuMemHostUnregister");
-      cuda.check(mapped, "cuMemHostGetDevicePointer");
-    }
-  }
-  ~Pinned() {
-    try {
-      const transport::window::CurrentContext current(gpu.cuda(), gpu.context());
-      gpu.cuda().warn(gpu.cuda().host_unregister(address), "cuMemHostUnregister");
-    } catch (const Error&) {
-      // CUDA has ended before this did.
-    }
-  }
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
-  transport::window::Gpu& gpu;
-  void* address;
-  transport::window::CuPointer on_device = 0;
-};
-
-// The first of `local` makes the segment and hands it to the others. `registered`: with CUDA, by
-// each rank.
+// The first of `local` makes the segment and hands it to the others.
 void WindowMemory::share_segment(bootstrap::Bootstrap& bootstrap, const std::vector<int>& local,
-                                 std::size_t total, bool registered, ShmBacking backing,
-                                 Deadline deadline) {
+                                 std::size_t total, ShmBacking backing, Deadline deadline) {
   const bool leads = local.front() == bootstrap.rank();
   std::vector<ServerName> names(static_cast<std::size_t>(bootstrap.size()));
   std::optional<DescriptorServer> server;
@@ -216,8 +183,7 @@ void WindowMemory::share_segment(bootstrap::Bootstrap& bootstrap, const std::vec
     FileDescriptor fd =
         bootstrap::descriptor_of(leader, std::string(name.begin(), name.end()), deadline);
     try {
-      segment_ = registered ? SharedMemory::map(std::move(fd), total)
-                            : SharedMemory::map_once(std::move(fd), total);
+      segment_ = SharedMemory::map_once(std::move(fd), total);
     } catch (const Error& error) {
       failure_ = error;
     }
@@ -247,8 +213,7 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
   const std::size_t counters = whole_pages(counters_bytes(n, spec.slots));
   const std::size_t stride = counters + whole_pages(most_bytes);
   if (spec.counters) {
-    made.share_segment(bootstrap, local, stride * local.size(), spec.gpu != nullptr, backing,
-                       deadline);
+    made.share_segment(bootstrap, local, stride * local.size(), backing, deadline);
   }
   made.parts_.resize(n);
   for (std::size_t r = 0; r < n; ++r) made.parts_[r].bytes = offers[r].bytes;
@@ -261,7 +226,7 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
       try {
         made.segment_->reserve(static_cast<std::size_t>(lines[self] - made.segment_->data()),
                                counters);
-        made.pinned_ = std::make_shared<Pinned>(*spec.gpu, *made.segment_);
+        made.registration_.emplace(*spec.gpu, *made.segment_);
       } catch (const Error& error) {
         made.failure_ = error;
       }
@@ -295,7 +260,8 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
       part.device_signals = reinterpret_cast<SignalLine*>(made.reached_[r]->counters());
       part.signals = reinterpret_cast<SignalLine*>(lines[r]);
       part.signals_on_device = reinterpret_cast<SignalLine*>(
-          made.pinned_->on_device + static_cast<std::uint64_t>(lines[r] - made.segment_->data()));
+          made.registration_->on_device() +
+          static_cast<std::uint64_t>(lines[r] - made.segment_->data()));
       // NOLINTEND(performance-no-int-to-ptr)
     }
     // Who reaches whom need not be mutual.

@@ -30,6 +30,7 @@
 #include "core/shared_memory.h"
 #include "link/links.h"
 #include "transport/window/device/gpu.h"
+#include "transport/window/device/segment_registration.h"
 
 namespace ropewalk::message {
 
@@ -122,12 +123,11 @@ class WindowMemory {
 
  private:
   WindowMemory() = default;
-  struct Pinned;
   void share_segment(bootstrap::Bootstrap& bootstrap, const std::vector<int>& local,
-                     std::size_t total, bool registered, ShmBacking backing, Deadline deadline);
+                     std::size_t total, ShmBacking backing, Deadline deadline);
   std::optional<SharedMemory> segment_;
   // Of GPU memory. Destroyed bottom up: what this rank reaches before what it gives.
-  std::shared_ptr<Pinned> pinned_;  // the segment
+  std::optional<transport::window::SegmentRegistration> registration_;
   std::shared_ptr<DevicePart> device_;
   std::vector<std::shared_ptr<ReachedPart>> reached_;
   std::vector<Part> parts_;

@@ -105,16 +105,14 @@ inline constexpr unsigned kCuStreamWaitEqual = 1;  ///< flag of a wait: until it
 /// Operations that one call of stream_batch takes.
 inline constexpr std::size_t kCuMostStreamOperations = 255;
 
-/// The library, open. Threads: any; the functions are thread-safe as CUDA documents them.
+/// The library, open. It stays open, since it has threads and exit handlers of its own; a copy is
+/// of the same one, for what outlives the original. Threads: any; the functions are thread-safe as
+/// CUDA documents them.
 class CudaApi {
  public:
   /// Opens `library` and initializes it.
   /// @throws Error kCuda in words: not there, functions missing, no driver, no GPU
   explicit CudaApi(const std::string& library);
-  // The library stays open: it has threads and exit handlers of its own.
-  ~CudaApi() = default;
-  CudaApi(const CudaApi&) = delete;
-  CudaApi& operator=(const CudaApi&) = delete;
 
   /// @throws Error kCuda: "`tried`: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
   void check(CuResult result, const char* tried) const;
