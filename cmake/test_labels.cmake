@@ -188,10 +188,6 @@ rw_label_tests("slow;thorough" diagnose_test
   "PlansForFoundHosts.ThatASettingNamesCompute|Communicator.HierarchicalOverHosts"
   "12 s each without a sanitizer, one to two minutes with one; other tests over several hosts run")
 rw_label_tests(sanitizer-blind comm_test
-  "DeviceWindows.RandomProgramsDoWhatAModelDoes/(allocated|registered|on_one_gpu)"
-  "data has one address in a process, and the counters that order it one for each rank, which registers them with CUDA by itself; the kinds over links run, and so do all other tests of streams"
-  SANITIZER thread)
-rw_label_tests(sanitizer-blind comm_test
   "StreamHandshake.(EndsAtTheDeadline|CallsBehindAWait|EndsWhenTheHost|ARankThatHasLeft|Names|ComparesOnlyLocations)"
   "copies behind a wait that was ended run all the same, unordered between ranks; calls that go right run"
   SANITIZER thread)
