@@ -1,12 +1,17 @@
 #include "transport/messaging/ofi/endpoint.h"
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -64,6 +69,31 @@ std::shared_ptr<Endpoint> Endpoint::of_this_process(std::uint64_t id) {
   const std::lock_guard lock(all.mutex);
   const auto found = all.endpoints.find(id);
   return found == all.endpoints.end() ? nullptr : found->second.lock();
+}
+
+std::shared_ptr<Endpoint> Endpoint::of_whole_process(std::shared_ptr<const Library> library,
+                                                     const Device& device) {
+  // A child has its parent's, and must not use it.
+  struct Shared {
+    std::string device;
+    pid_t process;
+    std::weak_ptr<Endpoint> endpoint;
+  };
+  static std::mutex mutex;  // before an endpoint's
+  static std::vector<Shared> all;
+  const std::lock_guard lock(mutex);
+  std::erase_if(all, [](const Shared& each) { return each.endpoint.expired(); });
+  const std::string key = fmt::format("{} {}", device.provider, device.name);
+  for (const Shared& each : all) {
+    if (each.device != key || each.process != getpid()) continue;
+    const std::shared_ptr<Endpoint> found = each.endpoint.lock();
+    if (found == nullptr) continue;
+    const Lock state(found->mutex);
+    if (!found->retired()) return found;
+  }
+  std::shared_ptr<Endpoint> made = make(std::move(library), device, {});
+  all.push_back({key, getpid(), made});
+  return made;
 }
 
 // A small message of the endpoint's own.

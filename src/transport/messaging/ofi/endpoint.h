@@ -132,6 +132,10 @@ class Endpoint {
   static std::shared_ptr<Endpoint> make(std::shared_ptr<const Library> library,
                                         const Device& device, Gpus gpus);
 
+  /// The one that all of this process share on that device; made if there is none that is open.
+  static std::shared_ptr<Endpoint> of_whole_process(std::shared_ptr<const Library> library,
+                                                    const Device& device);
+
   [[nodiscard]] const Device& device() const noexcept { return device_; }
   [[nodiscard]] std::span<const std::byte> address() const noexcept { return address_; }
   /// @throws Error kSystem when the provider cannot use it

@@ -28,6 +28,8 @@ class Library {
   static constexpr std::uint32_t kOldest = FI_VERSION(1, 17);
   /// Which version of the API is asked for.
   [[nodiscard]] std::uint32_t api() const noexcept;
+  /// The library's own, as of FI_VERSION().
+  [[nodiscard]] std::uint32_t version() const noexcept { return version_(); }
   /// "1.17"
   [[nodiscard]] std::string version_text() const;
   /// libfabric's words for an error code of either sign.
