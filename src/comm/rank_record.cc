@@ -259,6 +259,7 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
     info.shape.short_stride = kShortStride;
   }
   info.facts.slot_bytes = info.shape.slot_bytes;
+  info.facts.short_bytes = info.shape.short_bytes;
   info.constants = records[0].constants;
   // Two strands suffice for double trees; wide groups keep the segment's address range in bounds.
   info.channels = std::max(2, static_cast<int>(mine.channels));

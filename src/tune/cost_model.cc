@@ -227,8 +227,7 @@ constexpr double kCrowdedShare = 2;
 
 // Of the time of a copy from memory into a slot: of data that is in this core's caches.
 constexpr double kAgain = 0.5;
-constexpr double kLeastCommon = 1025;  // of chunks: shorter ones have slots of their own
-constexpr double kReceived = 0.75;     // out of a slot that another core has written
+constexpr double kReceived = 0.75;  // out of a slot that another core has written
 // Ranks that copy from one at the same time, over the rate of one of them.
 constexpr double kReadersOfOne = 2;
 // Reader and writer of a chunk by address that both copy, over one of them (benchmarks/data_path).
@@ -376,7 +375,8 @@ double predict(const ScheduleShape& shape, const CostContext& context, std::size
   if (!by_address) {
     costs.less_again = (1 - kAgain) * chunk / machine.copy_rate;
     // Where ranks share cores it gains little: each acknowledgement is a turn of the scheduler.
-    const bool common = context.ranks_per_core <= 1 && chunk >= kLeastCommon;
+    const bool common =
+        context.ranks_per_core <= 1 && chunk > static_cast<double>(context.short_bytes);
     if (common) costs.less_common = kAgain * chunk / machine.copy_rate;
   }
   const double of_all = costs.of(shape.all) / shape.ranks * context.ranks_per_core;

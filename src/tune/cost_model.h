@@ -74,10 +74,11 @@ struct MachineConstants {
 struct CostContext {
   MachineConstants machine;
   double ranks_per_core = 1;
-  bool network = false;          ///< some ranks are on other hosts
-  std::size_t joined_bytes = 0;  ///< DeviceProperties::joined_bytes, of the network
-  bool same_process = false;     ///< all ranks are threads of one: addresses cost no system call
-  double share_bytes = 0;        ///< smallest chunk that both ends copy; 0: none
+  bool network = false;            ///< some ranks are on other hosts
+  std::size_t joined_bytes = 0;    ///< DeviceProperties::joined_bytes, of the network
+  bool same_process = false;       ///< all ranks are threads of one: addresses cost no system call
+  std::size_t short_bytes = 1024;  ///< GroupFacts::short_bytes
+  double share_bytes = 0;          ///< smallest chunk that both ends copy; 0: none
   /// What the NICs take for the schedule's rounds; zero: not known, taken as no limit.
   NicRounds nics{};
   double nic_sharing_cost = 0;  ///< GroupFacts::nic_sharing_cost

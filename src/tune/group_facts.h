@@ -17,7 +17,8 @@ struct GroupFacts {
   bool all_by_address = false;     ///< every pair of ranks can copy from each other's memory
   bool same_process = false;       ///< all ranks are threads of one process
   std::size_t slot_bytes = 32768;
-  std::size_t chunk_bytes = 0;  ///< that all but long messages are cut into; 0: slot_bytes
+  std::size_t short_bytes = 1024;  ///< chunks of at most so many have slots of their own; 0: none
+  std::size_t chunk_bytes = 0;     ///< that all but long messages are cut into; 0: slot_bytes
   /// Chunks that a link holds, where links take so long that steps which receive lag behind those
   /// which send (schedule/lags.h); 0: steps run round by round.
   std::uint32_t lag_slots = 0;

@@ -62,6 +62,7 @@ HostPricing::HostPricing(const Config& config, const GroupFacts& facts,
   context_.same_process = facts.same_process;
   context_.ranks_per_core = std::max(1.0, facts.ranks_per_processor);
   context_.network = facts.num_hosts > 1;
+  context_.short_bytes = facts.short_bytes;
   context_.joined_bytes = facts.joined_bytes;
   context_.nic_sharing_cost = facts.nic_sharing_cost;
   // Where ranks outnumber cores, a rank that helps takes the core from another one that copies:

@@ -19,6 +19,9 @@ constexpr std::size_t kReadLimitBytes = std::size_t{1} << 20;
 // A burst of small messages is one system call.
 constexpr std::size_t kReceiverBufferBytes = std::size_t{64} << 10;
 constexpr std::size_t kSenderBufferBytes = 32 * kFrameBytes;
+// Ranges of so few bytes in all are copied side by side: a list of them costs the system 0.1 us, a
+// copy a tenth of that.
+constexpr std::size_t kSideBySide = std::size_t{2} << 10;
 // From here on a system call to learn of a message costs less than to copy it once more.
 constexpr std::size_t kBulkBytes = std::size_t{16} << 10;
 
@@ -32,10 +35,16 @@ msghdr message_of(std::span<iovec> ranges) {
 }
 
 // One range needs no list of them, which the system would have to fetch and check.
-ssize_t send_ranges(int socket, std::span<iovec> ranges) {
+ssize_t send_ranges(int socket, std::span<iovec> ranges, std::size_t bytes) {
   constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
-  if (ranges.size() == 1) {
-    return ::send(socket, ranges.front().iov_base, ranges.front().iov_len, kFlags);
+  if (ranges.size() == 1) return ::send(socket, ranges.front().iov_base, bytes, kFlags);
+  if (bytes <= kSideBySide) {
+    std::array<std::byte, kSideBySide> all;
+    std::byte* end = all.data();
+    for (const iovec& range : ranges) {
+      end = std::copy_n(static_cast<const std::byte*>(range.iov_base), range.iov_len, end);
+    }
+    return ::send(socket, all.data(), bytes, kFlags);
   }
   const msghdr message = message_of(ranges);
   return sendmsg(socket, &message, kFlags);
@@ -95,9 +104,11 @@ bool Stream::flush() {
   while (!idle()) {
     std::array<iovec, kMaxRanges> ranges;
     std::size_t used = 0;
+    std::size_t bytes = 0;
     for (Outgoing& entry : std::span(out_).subspan(out_first_)) {
       if (used + 2 > ranges.size()) break;
       std::size_t skip = entry.sent;
+      bytes += entry.header_bytes + entry.payload_bytes - entry.sent;
       if (skip < entry.header_bytes) {
         ranges[used++] = {entry.header.data() + skip, entry.header_bytes - skip};
         skip = entry.header_bytes;
@@ -107,7 +118,7 @@ bool Stream::flush() {
         ranges[used++] = {const_cast<std::byte*>(entry.payload) + skip, entry.payload_bytes - skip};
       }
     }
-    const ssize_t sent = send_ranges(socket_.get(), std::span(ranges).first(used));
+    const ssize_t sent = send_ranges(socket_.get(), std::span(ranges).first(used), bytes);
     if (sent < 0) {
       if (try_later(errno)) return true;
       reason_ = system_error(errno, "send").what();
