@@ -29,6 +29,9 @@ constexpr std::uint32_t kLeastLagSlots = 4;
 // order: from twice the number of ranks on, the orders repeat (schedule/building.h).
 constexpr int kMostRingOrders = 64;
 
+// CandidateOptions::block_trees
+constexpr std::string_view kBlockTree = "binary_tree";
+
 bool all_pairs(std::string_view algorithm) {
   return algorithm == "one_shot" || algorithm == "two_shot" || algorithm == "direct";
 }
@@ -250,10 +253,13 @@ std::vector<std::string> Candidates::registered(Collective collective, int root)
         forced->second.name, name(collective), facts_.num_ranks, needs_of(forced->second.name));
   }
   const schedule::Request request = request_of(collective, root, options_.channels.front());
+  const bool blocks = collective == Collective::kScatter || collective == Collective::kGather;
   std::vector<std::string> names;
   std::vector<std::string> dense;
   for (const schedule::Algorithm& row : schedule::algorithms()) {
-    if (!row.supports(request)) continue;
+    if (!row.supports(request) || (row.name == kBlockTree && blocks && !options_.block_trees)) {
+      continue;
+    }
     (all_pairs(row.name) ? dense : names).emplace_back(row.name);
   }
   if (names.empty() || facts_.num_ranks <= kAllPairsRanks) {

@@ -67,6 +67,8 @@ struct CandidateOptions {
   /// Messages take NVLink wherever it joins two GPUs: plans over other links beside it are no
   /// candidates but where ALGORITHM names one.
   bool by_peer_access = false;
+  /// Scatters and gathers may take binary trees, unnamed: measured for host memory alone.
+  bool block_trees = false;
 };
 
 /// Threads: one at a time.

@@ -273,6 +273,7 @@ Tuner host_tuner(const Config& config, const GroupFacts& facts, const MachineCon
   auto pricing = std::make_unique<HostPricing>(config, facts, constants);
   CandidateOptions options;
   options.plans_for_hosts = true;
+  options.block_trees = true;
   options.message_seconds = pricing->message_seconds();
   const auto given = static_cast<int>(config.integer(Setting::kChannels));
   const auto rails = static_cast<int>(facts.rail_rates.size());

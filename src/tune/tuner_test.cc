@@ -157,6 +157,20 @@ TEST_P(Tuners, GivenSchedulesFollowEachOther) {
   }
 }
 
+// In one host nobody gains by passing blocks on: a root sends as much to two as to all.
+TEST_P(Tuners, ScattersAndGathersOfOneHostAreDirectUnlessASettingNamesATree) {
+  for (const int ranks : {4, 8}) {
+    Tuner own = tuner(config_with("ALGORITHM", "auto"), ranks);
+    Tuner forced = tuner(config_with("ALGORITHM", "binary_tree"), ranks);
+    for (const Collective collective : {Collective::kScatter, Collective::kGather}) {
+      for (std::size_t bytes = 8; bytes <= 4 * kLongMessage; bytes *= 8) {
+        EXPECT_EQ(own.choose(collective, 0, bytes)->algorithm, "direct") << ranks << " " << bytes;
+      }
+      EXPECT_EQ(forced.choose(collective, 0, 8)->algorithm, "binary_tree");
+    }
+  }
+}
+
 TEST_P(Tuners, EveryChoiceComesWithItsSchedule) {
   Tuner own = tuner(config_with("ALGORITHM", "auto"));
   for (int c = 0; c < kNumCollectives; ++c) {

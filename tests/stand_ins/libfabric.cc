@@ -24,6 +24,7 @@
 //   fail_copy=CODE      RMA reads into GPU memory fail
 //   word=CODE           RMA writes with data for the receiver are refused
 //   busy=N              the next N of these two are to be tried again
+//   busy_sends=N        the next N tagged sends from one buffer are to be tried again
 //
 // stand_in_libfabric_count(NAME) counts what was done: "address", "dma_buf" registrations, "open"
 // of them, "refused" calls, "cuda_forbidden" endpoints, "p2p_required" endpoints, "flush" reads of
@@ -75,6 +76,7 @@ struct Faults {
   bool lose_address = false;
   bool lose_dma_buf = false;
   int busy = 0;
+  int busy_sends = 0;
   std::map<std::string, int> codes;
 };
 
@@ -169,6 +171,8 @@ void configure(Faults& faults, const std::string& text) {
       faults.lose_dma_buf = true;
     } else if (name == "busy") {
       faults.busy = std::stoi(value);
+    } else if (name == "busy_sends") {
+      faults.busy_sends = std::stoi(value);
     } else if (!name.empty()) {
       faults.codes[name] = std::stoi(value);
     }
@@ -307,10 +311,10 @@ bool reads_gpu(std::uint64_t key) {
   return false;
 }
 
-bool is_busy() {
+bool is_busy(int Faults::*times) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
-  return s.faults.busy > 0 && s.faults.busy-- > 0;
+  return s.faults.*times > 0 && (s.faults.*times)-- > 0;
 }
 
 ssize_t read_rma(fid_ep* endpoint, void* data, std::size_t bytes, void* descriptor, fi_addr_t from,
@@ -319,7 +323,7 @@ ssize_t read_rma(fid_ep* endpoint, void* data, std::size_t bytes, void* descript
   if (!reach(reached, bytes, descriptor)) return -FI_EFAULT;
   const bool into = reached != data;
   const bool out = reads_gpu(key);
-  if ((into || out) && is_busy()) return -FI_EAGAIN;
+  if ((into || out) && is_busy(&Faults::busy)) return -FI_EAGAIN;
   if (into) {
     if (const int code = code_of("fail_copy"); code != 0) return -code;
   }
@@ -364,6 +368,7 @@ ssize_t counted(ssize_t result, std::size_t bytes) {
 ssize_t send_tagged(fid_ep* endpoint, const void* data, std::size_t bytes, void* descriptor,
                     fi_addr_t to, std::uint64_t tag, void* context) {
   if (!reach(data, bytes, descriptor)) return -FI_EFAULT;
+  if (is_busy(&Faults::busy_sends)) return -FI_EAGAIN;
   return counted(of(endpoint).tagged->send(endpoint, data, bytes, descriptor, to, tag, context),
                  bytes);
 }
@@ -385,6 +390,7 @@ ssize_t inject_tagged(fid_ep* endpoint, const void* data, std::size_t bytes, fi_
     count("refused");
     return -FI_EFAULT;
   }
+  if (is_busy(&Faults::busy_sends)) return -FI_EAGAIN;
   return counted(of(endpoint).tagged->inject(endpoint, data, bytes, to, tag), bytes);
 }
 

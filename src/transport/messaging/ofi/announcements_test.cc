@@ -95,10 +95,10 @@ class OfiAnnouncements : public ::testing::Test {
   std::unique_ptr<SendConnection> sender_;
   std::unique_ptr<ReceiveConnection> receiver_;
   std::unique_ptr<Transport> transport_;
+  StandInFabric fabric_;
 
  private:
   Hearing hearing_;
-  StandInFabric fabric_;
   std::map<std::string, long> before_;
   std::vector<char> in_;
   std::unique_ptr<Registration> in_memory_;
@@ -259,6 +259,19 @@ TEST_F(OfiJoined, WhatWaitsForOthersLeavesWhenItsRequestIsTested) {
   const auto receives = receive(0);
   until([&] { return receives->test().has_value(); });
   EXPECT_EQ(*buffer_of(0), first);
+}
+
+// Nobody may have a reason to look at the connection again but for these requests.
+TEST_F(OfiJoined, WhatTheProviderHasNoRoomForIsNotOver) {
+  connect();
+  fabric_.configure("busy_sends=6");
+  send_together({8, 1000, 8});
+  EXPECT_EQ(count("small"), 0);
+  EXPECT_FALSE(sends_.front()->test());
+  until([&] { return sends_.back()->test().has_value(); });
+  EXPECT_EQ(count("small"), 1);
+  for (const auto& each : sends_) EXPECT_TRUE(each->test());
+  receive_all();
 }
 
 TEST_F(OfiJoined, WhatWaitsForOthersLeavesBeforeTheEnd) {

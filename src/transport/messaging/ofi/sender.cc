@@ -27,8 +27,9 @@ constexpr std::uint64_t kMostUnconfirmed = std::uint64_t{32} << 10U;
 
 }  // namespace
 
-// Of a message that is over, since it has been copied. It counts as the others do: who holds as
-// many as there may be has to let the connection make progress.
+// Of a message that has been copied: it is over when it has been given to the provider, if it waits
+// for others, or at once. It counts as the others do: who holds as many as there may be has to let
+// the connection make progress.
 class CopiedSend final : public Request {
  public:
   CopiedSend(Sender& sender, std::size_t bytes) : sender_(sender), sizes_{bytes} {
@@ -38,12 +39,12 @@ class CopiedSend final : public Request {
   CopiedSend(const CopiedSend&) = delete;
   CopiedSend& operator=(const CopiedSend&) = delete;
   std::optional<std::size_t> test() override {
-    if (sender_.holds_joined_.load(std::memory_order_relaxed)) {
-      const Lock lock(sender_.fabric_.mutex);
-      sender_.attend_now();
-      sender_.throw_if_failed();
-    }
-    return sizes_[0];
+    if (!sender_.holds_joined_.load(std::memory_order_relaxed)) return sizes_[0];
+    const Lock lock(sender_.fabric_.mutex);
+    sender_.attend_now();
+    if (!sender_.joined_.empty()) sender_.drive();  // the provider had no room
+    sender_.throw_if_failed();
+    return sender_.joined_.empty() ? std::optional(sizes_[0]) : std::nullopt;
   }
   [[nodiscard]] std::span<const std::size_t> sizes() const override { return sizes_; }
 
