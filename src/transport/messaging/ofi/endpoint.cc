@@ -86,7 +86,7 @@ std::shared_ptr<Endpoint> Endpoint::of_whole_process(std::shared_ptr<const Libra
   const std::string key = fmt::format("{} {}", device.provider, device.name);
   for (const Shared& each : all) {
     if (each.device != key || each.process != getpid()) continue;
-    const std::shared_ptr<Endpoint> found = each.endpoint.lock();
+    std::shared_ptr<Endpoint> found = each.endpoint.lock();
     if (found == nullptr) continue;
     const Lock state(found->mutex);
     if (!found->retired()) return found;
