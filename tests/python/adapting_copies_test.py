@@ -183,7 +183,7 @@ with ropewalk.init() as comm:
     rank = comm.rank
     pool = np.zeros((4, COUNT * comm.size), dtype="float32")
     seen = {}
-    for name, calls in (("broadcast", 2400), ("all_gather", 400)):
+    for name, calls in (("broadcast", 2400), ("all_gather", 1200)):
         size = 4 * COUNT * (1 if name == "broadcast" else comm.size)
         found, seen[name] = None, []
         for n in range(calls):
