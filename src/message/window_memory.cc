@@ -212,9 +212,7 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
   }
   const std::size_t counters = whole_pages(counters_bytes(n, spec.slots));
   const std::size_t stride = counters + whole_pages(most_bytes);
-  if (spec.counters) {
-    made.share_segment(bootstrap, local, stride * local.size(), backing, deadline);
-  }
+  if (spec.counters) made.share_segment(bootstrap, local, stride * local.size(), backing, deadline);
   made.parts_.resize(n);
   for (std::size_t r = 0; r < n; ++r) made.parts_[r].bytes = offers[r].bytes;
   if (spec.gpu != nullptr) {

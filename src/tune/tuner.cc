@@ -82,13 +82,13 @@ Choice Tuner::cheapest(Collective collective, int root, std::size_t unit_bytes) 
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return least[a] < least[b]; });
+  const auto key = [&](const Choice& choice, std::size_t candidate) {
+    return std::tuple(choice.predicted_seconds, all[candidate].shape.longest_path, candidate);
+  };
   std::optional<std::pair<Choice, std::size_t>> best;
   for (const std::size_t i : order) {
     if (best.has_value() && least[i] > best->first.predicted_seconds) break;
     Choice choice = pricing_->price(all[i], unit_bytes);
-    const auto key = [&](const Choice& priced, std::size_t candidate) {
-      return std::tuple(priced.predicted_seconds, all[candidate].shape.longest_path, candidate);
-    };
     const bool better = !best.has_value() || key(choice, i) < key(best->first, best->second);
     if (better) best.emplace(std::move(choice), i);
   }

@@ -223,6 +223,11 @@ class OfiJoined : public OfiAnnouncements {
       ASSERT_TRUE(std::equal(sent_[i].begin(), sent_[i].end(), buffer_of(i))) << i;
     }
   }
+  void receive_one(char expected) {
+    const auto receives = receive(0);
+    until([&] { return receives->test().has_value(); });
+    EXPECT_EQ(*buffer_of(0), expected);
+  }
   std::deque<std::vector<char>> sent_;
   std::vector<std::unique_ptr<Request>> sends_;
 };
@@ -256,9 +261,7 @@ TEST_F(OfiJoined, WhatWaitsForOthersLeavesWhenItsRequestIsTested) {
   EXPECT_EQ(count("small"), 0);
   EXPECT_TRUE(sends_.back()->test());
   EXPECT_EQ(count("small"), 1);
-  const auto receives = receive(0);
-  until([&] { return receives->test().has_value(); });
-  EXPECT_EQ(*buffer_of(0), first);
+  receive_one(first);
 }
 
 // Nobody may have a reason to look at the connection again but for these requests.
@@ -281,9 +284,7 @@ TEST_F(OfiJoined, WhatWaitsForOthersLeavesBeforeTheEnd) {
   sends_.push_back(sender_->send(&last, 1, 1, nullptr));
   sends_.clear();
   sender_.reset();
-  const auto receives = receive(0);
-  until([&] { return receives->test().has_value(); });
-  EXPECT_EQ(*buffer_of(0), last);
+  receive_one(last);
 }
 
 TEST_F(OfiJoined, MessagesWithChecksumsLeaveOneByOne) {

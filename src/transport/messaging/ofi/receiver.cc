@@ -344,7 +344,6 @@ void Receiver::handle(const Header& header, std::span<const std::byte> payload) 
     return;
   }
   last_arrival_ = closed_ ? Clock::now() : Clock::time_point{};
-  Posted* const posted = find(header.tag, header.index);
   switch (header.type) {
     case Type::kEager:
       if (take_small(header.tag, header.index, payload, header.value)) return;
@@ -353,15 +352,19 @@ void Receiver::handle(const Header& header, std::span<const std::byte> payload) 
       if (take_joined_messages(payload)) return;
       break;
     case Type::kRequest:
-      if (posted != nullptr) return match_request(*posted, header.bytes);
+      if (Posted* const posted = find(header.tag, header.index); posted != nullptr) {
+        return match_request(*posted, header.bytes);
+      }
       if (requests_.size() > kMaxRequests) break;
       requests_.emplace(key_of(header.tag, header.index), header.bytes);
       return;
-    case Type::kDone:
+    case Type::kDone: {
+      Posted* const posted = find(header.tag, header.index);
       if (posted == nullptr || !posted->known_to_peer || header.bytes > posted->buffer.bytes) break;
       ++arrived_;
       ++written_arrived_;
       return finish(*posted, header.bytes, header.value);
+    }
     case Type::kAnnounce:
     case Type::kGrant:
     case Type::kCredit: break;

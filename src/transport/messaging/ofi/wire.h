@@ -65,12 +65,12 @@ inline constexpr std::size_t kMostJoinedBytes =
     2 * (sizeof(JoinedHeader) + kMaxHeadBytes + kJoinedBytes);
 static_assert(kMostJoinedBytes >= kEagerBytes);
 
-/// Takes the first message of what is left of a kJoined.
-/// @return nothing, and `rest` as it was, when that does not begin with a whole message
 struct JoinedMessage {
   JoinedHeader header;
   std::span<const std::byte> data;
 };
+/// Takes the first message of what is left of a kJoined.
+/// @return nothing, and `rest` as it was, when that does not begin with a whole message
 std::optional<JoinedMessage> take_joined(std::span<const std::byte>& rest);
 
 /// A kAnnounce may be of several receives with the same tag, room and key, whose indexes and
