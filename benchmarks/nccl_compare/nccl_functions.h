@@ -38,6 +38,9 @@ struct NcclFunctions {
     CommWindowRegister =
         reinterpret_cast<decltype(CommWindowRegister)>(dlsym(library_, "ncclCommWindowRegister"));
     MemAlloc = reinterpret_cast<decltype(MemAlloc)>(dlsym(library_, "ncclMemAlloc"));
+    // Not before 2.29.
+    PutSignal = reinterpret_cast<decltype(PutSignal)>(dlsym(library_, "ncclPutSignal"));
+    WaitSignal = reinterpret_cast<decltype(WaitSignal)>(dlsym(library_, "ncclWaitSignal"));
   }
 
   void check(ncclResult_t result, const char* what) const {
@@ -65,6 +68,8 @@ struct NcclFunctions {
   decltype(&ncclAlltoAll) AlltoAll = nullptr;
   decltype(&ncclCommWindowRegister) CommWindowRegister = nullptr;
   decltype(&ncclMemAlloc) MemAlloc = nullptr;
+  decltype(&ncclPutSignal) PutSignal = nullptr;
+  decltype(&ncclWaitSignal) WaitSignal = nullptr;
   decltype(&ncclSend) Send = nullptr;
   decltype(&ncclRecv) Recv = nullptr;
 

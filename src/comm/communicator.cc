@@ -29,6 +29,7 @@
 #include "message/device_part.h"
 #include "transport/registry.h"
 #include "transport/window/device/gpu_memory.h"
+#include "tune/processors.h"
 #include "tune/worth_planning.h"
 
 namespace ropewalk::comm {
@@ -864,6 +865,16 @@ void Communicator::barrier() {
 
 // ---- on GPU memory ----------------------------------------------------------------------
 
+namespace {
+
+// A thread for each GPU, which may be awake without a pause, beside the program's own.
+constexpr int kProcessorsPerGpu = 4;
+bool processors_for_threads() {
+  return tune::Processors::usable().count() >= kProcessorsPerGpu * device_count();
+}
+
+}  // namespace
+
 void Communicator::attach_device(int device, BlockBounds blocks) {
   const Use use(*this);
   failure_.check();
@@ -894,6 +905,8 @@ void Communicator::attach_device(int device, BlockBounds blocks) {
     machine_ = machine_on_devices(device);
     device_ = std::move(group);
     device_number_ = device;
+    const std::string& threads = config_.text(Setting::kEnqueueThreads);
+    helped_by_threads_ = threads == "on" || (threads == "auto" && processors_for_threads());
   } catch (const Error& error) {
     const bool out_of_step = error.code() == Errc::kTimeout || error.code() == Errc::kInterrupted;
     if (out_of_step) broke(error);

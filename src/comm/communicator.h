@@ -127,6 +127,8 @@ class Communicator final : public executor::WaitHook {
   void attach_device(int device, BlockBounds blocks = {});
   /// nullptr before attach_device().
   [[nodiscard]] DeviceGroup* device() noexcept { return device_.get(); }
+  /// Whether threads help a group to enqueue calls of this communicator (setting ENQUEUE_THREADS).
+  [[nodiscard]] bool helped_by_threads() const noexcept { return helped_by_threads_; }
   /// Enqueues on `stream`; the operation runs there. Errors as above, also of earlier kernels.
   void enqueue(const CollectiveCall& call, DeviceStream stream);
   void enqueue(const std::vector<PointToPointCall>& calls, DeviceStream stream);
@@ -386,6 +388,7 @@ class Communicator final : public executor::WaitHook {
   std::uint64_t next_stop_ = CallAgreement::kNever;
   bool finalized_ = false;
   std::atomic<int> device_number_{-1};
+  bool helped_by_threads_ = false;
   CallRecords records_;
   Stall stall_;
   std::unique_ptr<RollCall> roll_call_;       // null where nothing is recorded

@@ -74,6 +74,10 @@ class DeviceGroup : public Executor {
   virtual std::vector<StampRange> send_and_receive(const std::vector<PointToPointCall>& calls,
                                                    DeviceStream stream) = 0;
 
+  /// Whether another thread than the caller may enqueue on `stream` what the caller asks for: not
+  /// where it is captured, nor on the streams that CUDA makes for a device or a thread.
+  [[nodiscard]] virtual bool any_thread_enqueues(DeviceStream stream) const noexcept = 0;
+
   /// Kernels that are enqueued from now on may stand still for this long; zero is for ever.
   virtual void set_timeout(std::chrono::nanoseconds limit) noexcept = 0;
 

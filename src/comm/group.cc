@@ -1,5 +1,6 @@
 #include "comm/group.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -65,14 +66,44 @@ void Group::add_on_stream(Communicator& comm, const PointToPointCall& call, Devi
   on_device_.push_back({&comm, stream, {call}, {}});
 }
 
-void Group::enqueue() {
-  for (const OnDevice& item : std::exchange(on_device_, {})) {
-    if (item.sends_and_receives.empty()) {
-      item.comm->enqueue(item.collective, item.stream);
-    } else {
-      item.comm->enqueue(item.sends_and_receives, item.stream);
-    }
+void Group::OnDevice::enqueue() const {
+  if (sends_and_receives.empty()) {
+    comm->enqueue(collective, stream);
+  } else {
+    comm->enqueue(sends_and_receives, stream);
   }
+}
+
+void Group::enqueue() {
+  if (on_device_.empty()) return;
+  try {
+    if (!enqueue_by_threads()) {
+      for (const OnDevice& item : on_device_) item.enqueue();
+    }
+  } catch (...) {
+    on_device_.clear();
+    throw;
+  }
+  on_device_.clear();
+}
+
+bool Group::enqueue_by_threads() {
+  devices_.clear();
+  for (const OnDevice& item : on_device_) {
+    if (!item.comm->helped_by_threads()) return false;
+    const int device = item.comm->device_number();
+    if (std::ranges::find(devices_, device) == devices_.end()) devices_.push_back(device);
+  }
+  if (devices_.size() < 2) return false;
+  for (const OnDevice& item : on_device_) {
+    if (!item.comm->device()->any_thread_enqueues(item.stream)) return false;
+  }
+  threads_.run(devices_.size(), [this](std::size_t part) {
+    for (const OnDevice& item : on_device_) {
+      if (item.comm->device_number() == devices_[part]) item.enqueue();
+    }
+  });
+  return true;
 }
 
 void Group::add_join(std::function<void()> join, const Communicator* comm) {

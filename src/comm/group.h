@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/enqueue_threads.h"
 
 namespace ropewalk::comm {
 
@@ -62,18 +63,25 @@ class Group {
   Entry& entry(Communicator& comm);
   void run_joins();
   void enqueue();
+  // For several GPUs at the same time, each one's calls in their order.
+  // @return false where they must be enqueued one after the other, by this thread
+  bool enqueue_by_threads();
 
   struct OnDevice {
     Communicator* comm = nullptr;
     DeviceStream stream = nullptr;
     std::vector<PointToPointCall> sends_and_receives;  // or
     CollectiveCall collective;
+
+    void enqueue() const;
   };
 
   int depth_ = 0;
   static constinit thread_local const Group* of_this_thread_;  // null until it is asked for
   std::vector<Entry> entries_;
   std::vector<OnDevice> on_device_;
+  std::vector<int> devices_;  // of these calls, each once
+  EnqueueThreads threads_;
   std::vector<Joins> joins_;
 };
 

@@ -332,11 +332,29 @@ def refused(comm: Communicator) -> None:
 
 
 def until_lost(comm: Communicator) -> None:
-    """Waits in a stream for what never comes, until rank 1 is killed."""
+    """Waits in a stream for what never comes, until rank 1 is killed.
+
+    By the driver, by the kernel of a batch, or by that of a CUDA graph, as the second argument says.
+    """
     window = comm.window(100, device=torch.cuda.current_device())
     stream = torch.cuda.Stream()
+    peer = (comm.rank + 1) % comm.size
+    waiter = sys.argv[2]
     comm.barrier()
-    window.wait_signal((comm.rank + 1) % comm.size, stream=stream)
+    if waiter == "driver":
+        window.wait_signal(peer, stream=stream)
+    else:
+        # Of two signals that it waits for, one comes.
+        batch = window.batch().put(torch.ones(8, device="cuda"), peer)
+        batch.signal(peer).wait_signal(peer, count=2)
+        if waiter == "graph":
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                batch.launch(stream=stream)
+            with torch.cuda.stream(stream):
+                graph.replay()
+        else:
+            batch.launch(stream=stream)
     print("waiting", flush=True)
     stream.synchronize()
     at = time.time()

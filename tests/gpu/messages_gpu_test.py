@@ -140,10 +140,11 @@ def short_deadline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("ROPEWALK_TIMEOUT", "60s")
 
 
-def test_a_killed_rank_ends_a_streams_wait() -> None:
-    """Within 1 s of the kill."""
+@pytest.mark.parametrize("waiter", ["driver", "kernel", "graph"])
+def test_a_killed_rank_ends_a_streams_wait(waiter: str) -> None:
+    """Within PEER_LOSS_TIME, 1 s, of the kill, and what a heartbeat takes."""
     program = str(Path(__file__).parent / "message_rank.py")
-    processes = start_two([sys.executable, program, "until_lost"], [{}, {}])
+    processes = start_two([sys.executable, program, "until_lost", waiter], [{}, {}])
     took, words = launcher.lost_after_kill(processes, DEADLINE_SECONDS)
     assert "rank 1" in words
     print(f"the stream went on {took:.3f} s after the kill")

@@ -602,6 +602,14 @@ StampRange CudaGroup::note_times(executor::LaunchLinks& links, unsigned blocks) 
   return range;
 }
 
+bool CudaGroup::any_thread_enqueues(DeviceStream stream) const noexcept {
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (on == nullptr || on == cudaStreamLegacy || on == cudaStreamPerThread) return false;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+  if (cudaStreamIsCapturing(on, &status) != cudaSuccess) (void)cudaGetLastError();
+  return status == cudaStreamCaptureStatusNone;
+}
+
 executor::Capture CudaGroup::follow_last(cudaStream_t stream) {
   if (network_ != nullptr) network_->wake();
   const executor::Capture capture = order_->follow(stream);

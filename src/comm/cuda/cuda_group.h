@@ -59,6 +59,7 @@ class CudaGroup final : public DeviceGroup {
   }
   std::vector<StampRange> send_and_receive(const std::vector<PointToPointCall>& calls,
                                            DeviceStream stream) override;
+  [[nodiscard]] bool any_thread_enqueues(DeviceStream stream) const noexcept override;
   void set_timeout(std::chrono::nanoseconds limit) noexcept override {
     timeout_ns_ = static_cast<std::uint64_t>(limit.count());
   }

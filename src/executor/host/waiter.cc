@@ -5,20 +5,10 @@
 #include <algorithm>
 #include <thread>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "core/cpu_relax.h"
 
 namespace ropewalk::executor {
 namespace {
-
-void cpu_relax() noexcept {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 constexpr std::chrono::milliseconds kStalledPeriod{1};
 
