@@ -170,11 +170,14 @@ class GpuSolver : public Solver {
   GpuSolver(const GpuSolver&) = delete;
   GpuSolver& operator=(const GpuSolver&) = delete;
 
+  // On the stream of the kernels: cudaMemcpy may return before pageable memory has arrived.
   void load(const Field& field) override {
     for (const DeviceField& mine : {now_, next_}) {
-      check_cuda(cudaMemcpy(first(mine), field.cells().data(),
-                            field.cells().size() * sizeof(double), cudaMemcpyHostToDevice));
+      check_cuda(cudaMemcpyAsync(first(mine), field.cells().data(),
+                                 field.cells().size() * sizeof(double), cudaMemcpyHostToDevice,
+                                 stream_));
     }
+    check_cuda(cudaStreamSynchronize(stream_));
   }
 
   void store(Field& field) override {
