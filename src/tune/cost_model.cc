@@ -286,6 +286,10 @@ double busiest(const ScheduleShape& shape, const ChunkCosts& costs) {
   return most;
 }
 
+// Calls with a root that follow each other overlap, as nobody in them waits for all others: each
+// then takes what it costs the busiest rank. Some calls come alone; the mean of both.
+double mean_of_rooted(double alone, double work) { return (alone + work) / 2; }
+
 // More links on a NIC cost no more.
 constexpr int kMostSharing = 5;
 // Of a link that has half of what sharing costs.
@@ -343,9 +347,7 @@ double over_network(const ScheduleShape& shape, const CostContext& context, doub
       leaving_hops * shape.channels * (machine.network_message + 2 * chunk / machine.network_rate) +
       shape.local_path * (local_hop - machine.hop_latency);
   const double alone = std::max(work, path + std::max(0.0, work - of_chain));
-  // Calls with a root that follow each other overlap, as nobody in them waits for all others: each
-  // then takes what it costs the busiest rank. Some calls come alone; the mean of both.
-  const double first = shape.rooted ? (alone + work) / 2 : alone;
+  const double first = shape.rooted ? mean_of_rooted(alone, work) : alone;
   return with_nics(shape, context, path, first, work, rounds, round_bytes);
 }
 
@@ -362,6 +364,8 @@ double predict(const ScheduleShape& shape, const CostContext& context, std::size
     chunk = part / rounds;
   }
   if (context.network) return over_network(shape, context, chunk, rounds);
+  const bool short_chunk = chunk <= static_cast<double>(context.short_bytes);
+  const bool lines = shape.rooted && context.ranks_per_core <= 1 && short_chunk;
   const double send = machine.chunk_cost + (by_address ? 0 : chunk / machine.copy_rate);
   const double copy_in =
       machine.chunk_cost + (by_address ? machine.address_cost + chunk / machine.address_move_rate
@@ -371,12 +375,14 @@ double predict(const ScheduleShape& shape, const CostContext& context, std::size
       machine.chunk_cost + (by_address ? machine.address_cost + chunk / machine.address_rate +
                                              chunk / machine.combine_rate / 2
                                        : chunk / machine.combine_rate);
-  ChunkCosts costs{send, copy_in, combine_in, chunk / machine.copy_rate};
+  // Its line comes back from the core that read it last.
+  const double of_line = lines ? std::max(0.0, machine.hop_latency - machine.chunk_cost) : 0;
+  ChunkCosts costs{send + of_line, copy_in, combine_in, chunk / machine.copy_rate};
   if (!by_address) {
-    costs.less_again = (1 - kAgain) * chunk / machine.copy_rate;
+    // What takes time of a short copy is the slot's lines, which come back as the header's does.
+    if (!lines) costs.less_again = (1 - kAgain) * chunk / machine.copy_rate;
     // Where ranks share cores it gains little: each acknowledgement is a turn of the scheduler.
-    const bool common =
-        context.ranks_per_core <= 1 && chunk > static_cast<double>(context.short_bytes);
+    const bool common = context.ranks_per_core <= 1 && !short_chunk;
     if (common) costs.less_common = kAgain * chunk / machine.copy_rate;
   }
   const double of_all = costs.of(shape.all) / shape.ranks * context.ranks_per_core;
@@ -401,7 +407,8 @@ double predict(const ScheduleShape& shape, const CostContext& context, std::size
   // Ranks that share a core do nothing else while it goes from one to the next, which each hop
   // waits for: so this adds to the work.
   const double switches = context.ranks_per_core > 1 ? shape.longest_path * machine.switch_cost : 0;
-  return switches + plan::pipelined_seconds(std::max(shape.longest_path * hop, work), rounds, work);
+  const double alone = std::max(shape.longest_path * hop, work);
+  return switches + plan::pipelined_seconds(lines ? mean_of_rooted(alone, work) : alone, rounds, work);
 }
 
 }  // namespace ropewalk::tune

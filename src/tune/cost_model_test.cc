@@ -230,6 +230,26 @@ TEST(CostModel, CallsWithARootOverlapWhereMessagesCostAsMuchAsLatency) {
   }
 }
 
+// Within a host a short message costs its sender a line that comes back from its reader; what a
+// root receives it reads all at once.
+TEST(CostModel, ShortBroadcastsOfRanksWithACoreEachGoDownATree) {
+  MachineConstants constants;
+  constants.hop_latency = 1.3e-7;
+  for (const int ranks : {4, 8}) {
+    GroupFacts facts;
+    facts.num_ranks = facts.max_ranks_per_host = ranks;
+    const auto algorithm = [&](Collective collective, std::size_t bytes) {
+      schedule::CheckedSchedules schedules;
+      Tuner tuner = host_tuner(Config::load(), facts, constants, schedules);
+      return tuner.choose(collective, 0, bytes)->algorithm;
+    };
+    for (const std::size_t bytes : {8UL, 64UL, 512UL, 1024UL}) {
+      EXPECT_EQ(algorithm(Collective::kBroadcast, bytes), "binary_tree") << ranks << " " << bytes;
+    }
+    EXPECT_EQ(algorithm(Collective::kReduce, 8), "direct") << ranks;
+  }
+}
+
 // Eight ranks on two hosts.
 GroupFacts on_two_hosts(std::vector<int> host_of_rank) {
   GroupFacts facts = on_hosts(8, 0.5);
@@ -407,6 +427,35 @@ TEST(ScheduleShape, CountsWhatIsSentAgain) {
   EXPECT_EQ(most_again("direct", Collective::kBroadcast, 4), Pair(3, 2));
   EXPECT_EQ(most_again("direct", Collective::kScatter, 4), Pair(3, 0)) << "other data for each";
   EXPECT_EQ(most_again("ring", Collective::kAllGather, 4), Pair(3, 2)) << "all but its own block";
+}
+
+// A root of three messages, and one of two whose children send one of theirs: sending takes 5 + 7,
+// and 4 more where a line takes 9 from core to core.
+TEST(Predict, ShortChunksOfARootCostTheirSendersALine) {
+  ScheduleShape direct;
+  direct.longest_path = 1;
+  direct.ranks = 4;
+  direct.rooted = true;
+  direct.loads = {{.copied_in = 1}, {.messages_out = 3}};
+  direct.all = {.messages_out = 3, .copied_in = 3};
+  ScheduleShape tree = direct;
+  tree.longest_path = 2;
+  tree.loads = {{.copied_in = 1}, {.messages_out = 1, .copied_in = 1}, {.messages_out = 2}};
+  CostContext context{whole_seconds()};
+  context.machine.hop_latency = 9;
+  const auto predicted_for = [&](const ScheduleShape& shape, std::size_t chunks) {
+    return predict(shape, context, chunks * kChunk, kChunk, false);
+  };
+  const double hop = 9 + 12 + 10.25;
+  EXPECT_DOUBLE_EQ(predicted_for(direct, 1), 3 * 16);
+  EXPECT_DOUBLE_EQ(predicted_for(tree, 1), (2 * hop + 2 * 16) / 2);
+  EXPECT_DOUBLE_EQ(predicted_for(tree, 3), (2 * hop + 2 * 16) / 2 + 2 * 2 * 16);
+  context.short_bytes = kChunk - 1;
+  EXPECT_DOUBLE_EQ(predicted_for(direct, 1), 3 * 12);
+  EXPECT_DOUBLE_EQ(predicted_for(tree, 1), 2 * hop);
+  context.short_bytes = kChunk;
+  context.ranks_per_core = 2;
+  EXPECT_DOUBLE_EQ(predicted_for(direct, 1), 19 + 2 * 3 * 12);
 }
 
 TEST(Predict, RanksThatShareACoreTakeTurns) {
