@@ -1248,6 +1248,7 @@ message::Messenger& Communicator::messenger() {
   options.policy = wait_policy_;
   options.timeout = [this] { return timeout_.load(std::memory_order_relaxed); };
   options.peer_loss_time = config_.duration(Setting::kPeerLossTime);
+  options.stream_kernels = config_.flag(Setting::kStreamKernels);
   options.make_links = [this](link::NetworkLinks::Options its) {
     return message_links(std::move(its));
   };

@@ -50,6 +50,7 @@ struct DeviceKind {
   bool registers = false;
   bool one_gpu = false;
   std::string net;  // "": peer access
+  bool kernels = false;
 };
 
 void PrintTo(const DeviceKind& kind, std::ostream* out) { *out << kind.name; }
@@ -190,6 +191,7 @@ class DeviceWindows : public ::testing::TestWithParam<DeviceKind> {
   void SetUp() override {
     quiet(runtime_);
     runtime_.set("CUDA_LIBRARY", RW_STAND_IN_CUDA, "test");
+    if (GetParam().kernels) runtime_.set("STREAM_KERNELS", "1", "test");
     if (GetParam().net.empty()) return;
     runtime_.set("LINKS", "network", "test");
     runtime_.set("NET", GetParam().net, "test");
@@ -372,7 +374,46 @@ TEST_P(DeviceWindows, ABatchOnAStreamIsOneKernel) {
     end.free();
     EXPECT_EQ(refusal_of([&] { end.enqueue(batch); }).first, Errc::kInvalidUsage);
   });
-  EXPECT_EQ(kernels_launched() - before, GetParam().net.empty() ? 2 * kTurns : 0);
+  // Two ranks; with STREAM_KERNELS the wait of each turn, too.
+  const int expected = 2 * (GetParam().kernels ? 2 * kTurns : kTurns);
+  EXPECT_EQ(kernels_launched() - before, GetParam().net.empty() ? expected : 0);
+}
+
+// With STREAM_KERNELS; a copy alone, a signal alone and what a kernel cannot do stay as they are.
+TEST_P(DeviceWindows, SingleCallsOnAStreamAreKernelsWhereASettingSaysSo) {
+  constexpr std::size_t kLong = std::size_t{256} << 10;  // the copy engine's
+  ranks(2, [&](Communicator& comm) {
+    DeviceEnd end(comm, GetParam(), kLong, 2);
+    const int peer = 1 - comm.rank();
+    const Buffer source(end.gpu(), pattern(kLong, comm.rank(), 1));
+    const auto launches = [&](int expected, const auto& call) {
+      comm.barrier();
+      const int before = kernels_launched();
+      comm.barrier();
+      call();
+      ASSERT_TRUE(end.stream().wait());
+      comm.barrier();
+      EXPECT_EQ(kernels_launched() - before, GetParam().kernels ? 2 * expected : 0);
+    };
+    const auto put_signal = [&](std::size_t bytes) {
+      comm.enqueue(std::array{end.put(peer, 0, source.data(), bytes), end.signal(peer)},
+                   end.stream().get());
+    };
+    launches(1, [&] { put_signal(8); });
+    launches(1, [&] { end.enqueue(end.wait(peer)); });
+    Bytes first = pattern(kLong, peer, 1);
+    first.resize(8);
+    EXPECT_EQ(end.read(0, 8), first);
+    launches(0, [&] { put_signal(kLong); });
+    launches(0, [&] { end.enqueue(end.signal(peer, 1)); });
+    launches(0, [&] { end.enqueue(end.put(peer, 0, source.data(), 8)); });
+    launches(2, [&] {
+      end.enqueue(end.wait(peer));
+      end.enqueue(end.wait(peer, 1));
+    });
+    EXPECT_EQ(end.read(0, kLong), pattern(kLong, peer, 1));
+    end.free();
+  });
 }
 
 // More puts and more data than the kernel takes, and what it cannot do.
@@ -932,6 +973,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeviceWindows,
                          ::testing::Values(DeviceKind{"allocated", false, false, ""},
                                            DeviceKind{"registered", true, false, ""},
                                            DeviceKind{"on_one_gpu", false, true, ""},
+                                           DeviceKind{"by_kernels", false, false, "", true},
                                            DeviceKind{"over_tcp", false, false, "tcp"},
                                            DeviceKind{"registered_over_shm", true, false, "shm"}),
                          [](const ::testing::TestParamInfo<DeviceKind>& each) {

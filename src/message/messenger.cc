@@ -728,10 +728,12 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
     capture(specs, *streams, stream, batch);
     return;
   }
-  if (batch != nullptr && trigger == nullptr) {
-    if (batch->on_stream_ == nullptr) batch->on_stream_ = streams->prepare(specs);
-    if (batch->on_stream_ != nullptr) {
-      launch_batch(*batch->on_stream_, *streams, stream);
+  if (trigger == nullptr && (batch != nullptr || options_.stream_kernels)) {
+    std::shared_ptr<const StreamBatch> prepared = batch != nullptr ? batch->on_stream_ : nullptr;
+    if (prepared == nullptr) prepared = streams->prepare(specs);
+    if (batch != nullptr) batch->on_stream_ = prepared;
+    if (prepared != nullptr) {
+      launch_batch(*prepared, *streams, stream);
       return;
     }
   }

@@ -70,6 +70,8 @@ class Messenger : private executor::WaitHook {
     std::function<std::chrono::nanoseconds()> timeout;
     /// After a link broke: until when the watch over the ranks says who died.
     std::chrono::nanoseconds peer_loss_time{};
+    /// Setting STREAM_KERNELS: streams do all calls as they do batches, where kernels can.
+    bool stream_kernels = false;
     /// Called once, when the first operation needs a link.
     std::function<std::unique_ptr<link::NetworkLinks>(link::NetworkLinks::Options)> make_links;
     /// A link broke: breaks the communicator. From any thread.

@@ -83,6 +83,12 @@ def test_three_processes(part: str) -> None:
     run(part, 3)
 
 
+@pytest.mark.parametrize("part", ["streams", "launches"])
+def test_streams_by_kernels(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_STREAM_KERNELS", "1")
+    run(part)
+
+
 @pytest.mark.parametrize("net", ["tcp", "shm"])
 @pytest.mark.parametrize(
     "part", ["host", "streams", "queues", "gets", "batches", "launches", "lists", "graphs"]
@@ -140,11 +146,13 @@ def short_deadline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("ROPEWALK_TIMEOUT", "60s")
 
 
-@pytest.mark.parametrize("waiter", ["driver", "kernel", "graph"])
+@pytest.mark.parametrize("waiter", ["driver", "kernel", "graph", "setting"])
 def test_a_killed_rank_ends_a_streams_wait(waiter: str) -> None:
     """Within PEER_LOSS_TIME, 1 s, of the kill, and what a heartbeat takes."""
     program = str(Path(__file__).parent / "message_rank.py")
-    processes = start_two([sys.executable, program, "until_lost", waiter], [{}, {}])
+    by_kernels = {"ROPEWALK_STREAM_KERNELS": "1"} if waiter == "setting" else {}
+    how = "driver" if waiter == "setting" else waiter
+    processes = start_two([sys.executable, program, "until_lost", how], [by_kernels] * 2)
     took, words = launcher.lost_after_kill(processes, DEADLINE_SECONDS)
     assert "rank 1" in words
     print(f"the stream went on {took:.3f} s after the kill")
