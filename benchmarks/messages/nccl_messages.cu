@@ -80,8 +80,8 @@ class Rank {
     }
     std::vector<unsigned char> seen(bytes);
     CHECK_CUDA(cudaMemcpy(seen.data(), target_, bytes, cudaMemcpyDeviceToHost));
-    const auto wrong = bytes - static_cast<std::size_t>(std::count(seen.begin(), seen.end(),
-                                                                   1 + (1 - rank_)));
+    const auto wrong =
+        bytes - static_cast<std::size_t>(std::count(seen.begin(), seen.end(), 1 + (1 - rank_)));
     if (rank_ == 0) {
       std::printf("%zu %.9g %.9g %zu\n", bytes, median(one_way), median(enqueue), wrong);
       std::fflush(stdout);

@@ -150,7 +150,7 @@ std::unique_ptr<Communicator> Communicator::join(const bootstrap::UniqueId& id, 
       runtime.status().add(*comm);
       runtime.job_ports().add(*comm);
     }
-    if (const std::string plugin = config.text(Setting::kProfilerPlugin); !plugin.empty()) {
+    if (const std::string& plugin = config.text(Setting::kProfilerPlugin); !plugin.empty()) {
       runtime.profiler().add(plugin, comm->records_,
                              {fmt::format("{:016x}", comm->identity_), comm->identity_,
                               comm->facts_.num_hosts, size, rank});

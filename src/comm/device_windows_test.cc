@@ -909,7 +909,7 @@ TEST_P(DeviceWindows, QueuesLieWhereBothSidesReachThem) {
     ASSERT_EQ(queues.queues().size(), 6U);
     EXPECT_EQ(queues.carried(), !GetParam().net.empty());
     // No two rings or words of them share memory.
-    constexpr std::uint64_t kRing = 256 * 16;
+    constexpr std::uint64_t kRing = std::uint64_t{256} * 16;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
     for (const rwDeviceQueue& queue : queues.queues()) {
       for (const auto& [memory, bytes] : {std::pair<const void*, std::uint64_t>{queue.out, kRing},

@@ -20,6 +20,7 @@ class Communicator;
 class StatusEndpoint {
  public:
   explicit StatusEndpoint(bootstrap::Context& context);
+  ~StatusEndpoint() = default;
   StatusEndpoint(const StatusEndpoint&) = delete;
   StatusEndpoint& operator=(const StatusEndpoint&) = delete;
 

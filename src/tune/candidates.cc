@@ -1,6 +1,7 @@
 #include "tune/candidates.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <numeric>
@@ -166,7 +167,7 @@ std::vector<Candidate> Candidates::over_rails(const std::string& algorithm,
   if (many && channels > facts_.max_channels) return {};
   const double on_host_path = host_path_units(algorithm, request, *plain);
   std::vector<Candidate> made;
-  const auto add = [&](plan::NicRule rule, std::shared_ptr<const schedule::Checked> checked,
+  const auto add = [&](plan::NicRule rule, const std::shared_ptr<const schedule::Checked>& checked,
                        std::shared_ptr<const RoutedSchedule> own) {
     ScheduleShape shape = ScheduleShape::of(*checked, facts_.host_of_rank);
     shape.host_path_units = on_host_path;
@@ -209,7 +210,7 @@ std::optional<Candidate> Candidates::over_both_classes(const std::string& algori
       schedules_->get(algorithm, request_of(collective, root, channels))->schedule();
   if (weighted.num_channels() != channels) return std::nullopt;
   const auto each = [&](double of_all, int among) {
-    return std::max(1, static_cast<int>(of_all * kWhole / among + 0.5));
+    return std::max(1, static_cast<int>(std::lround(of_all * kWhole / among)));
   };
   for (int c = 0; c < channels && !alone; ++c) {
     weighted.weight[static_cast<std::size_t>(c)] =
@@ -484,7 +485,7 @@ std::shared_ptr<NicCost> Candidates::nics_of(
 
 bool Candidates::plans() const noexcept { return facts_.num_ranks > 1 && plans_unasked(); }
 
-Candidate Candidates::given(std::shared_ptr<const schedule::Checked> checked) const {
+Candidate Candidates::given(const std::shared_ptr<const schedule::Checked>& checked) const {
   ScheduleShape shape = ScheduleShape::of(*checked, facts_.host_of_rank);
   shape.host_path_units = units_over(checked->schedule(), facts_.host_path_pairs);
   return {

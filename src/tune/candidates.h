@@ -106,7 +106,7 @@ class Candidates {
   [[nodiscard]] std::vector<Candidate> later(Collective collective, int root);
 
   /// The user's schedule as a candidate.
-  [[nodiscard]] Candidate given(std::shared_ptr<const schedule::Checked> checked) const;
+  [[nodiscard]] Candidate given(const std::shared_ptr<const schedule::Checked>& checked) const;
 
   /// The schedule to run: the candidate's schedule with this number of channels, a multiple of its
   /// own.

@@ -408,7 +408,8 @@ double predict(const ScheduleShape& shape, const CostContext& context, std::size
   // waits for: so this adds to the work.
   const double switches = context.ranks_per_core > 1 ? shape.longest_path * machine.switch_cost : 0;
   const double alone = std::max(shape.longest_path * hop, work);
-  return switches + plan::pipelined_seconds(lines ? mean_of_rooted(alone, work) : alone, rounds, work);
+  return switches +
+         plan::pipelined_seconds(lines ? mean_of_rooted(alone, work) : alone, rounds, work);
 }
 
 }  // namespace ropewalk::tune

@@ -21,10 +21,10 @@
 // copied into one slot for all of them, unless it is short (executor/host/slot_readers.h).
 //
 // Among ranks with a core each, a short chunk of an operation with a root costs its sender no less
-// than a hop's latency: the line that it writes is in the cache of who read it last, and stores wait
-// for each other, where reads do not. (Sixteen cores of a Xeon, broadcasts of 8 bytes back to back:
-// direct, 3 messages of the root 0.38 us, 7 messages 0.79; by a tree, 2 messages of each rank at
-// most, 0.29 and 0.31.)
+// than a hop's latency: the line that it writes is in the cache of who read it last, and stores
+// wait for each other, where reads do not. (Sixteen cores of a Xeon, broadcasts of 8 bytes back to
+// back: direct, 3 messages of the root 0.38 us, 7 messages 0.79; by a tree, 2 messages of each rank
+// at most, 0.29 and 0.31.)
 //
 // Where ranks outnumber cores, work is multiplied by ranks per core, and a hop also costs a switch
 // of threads. Where such ranks are linked by sockets, which takes the system microseconds of a core
@@ -144,8 +144,8 @@ struct ScheduleShape {
 double units_over(const schedule::Schedule& schedule, std::span<const std::pair<int, int>> pairs);
 
 /// Seconds for units of `unit_bytes`, cut into chunks of at most `chunk_bytes`, given by address or
-/// staged. With a core for each rank, operations with a root, over a network or of short chunks: the
-/// mean of a call alone and of one among others, which overlap.
+/// staged. With a core for each rank, operations with a root, over a network or of short chunks:
+/// the mean of a call alone and of one among others, which overlap.
 double predict(const ScheduleShape& shape, const CostContext& context, std::size_t unit_bytes,
                std::size_t chunk_bytes, bool by_address);
 
