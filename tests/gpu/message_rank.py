@@ -334,7 +334,7 @@ def refused(comm: Communicator) -> None:
 def until_lost(comm: Communicator) -> None:
     """Waits in a stream for what never comes, until rank 1 is killed.
 
-    By the driver, by the kernel of a batch, or by that of a CUDA graph, as the second argument says.
+    By the driver, a batch's kernel, or that of a CUDA graph, as the second argument says.
     """
     window = comm.window(100, device=torch.cuda.current_device())
     stream = torch.cuda.Stream()
