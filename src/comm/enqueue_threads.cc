@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/cpu_relax.h"
+#include "core/library_thread.h"
 #include "core/mutex.h"
 
 namespace ropewalk::comm {
@@ -66,6 +67,7 @@ class EnqueueThreads::Helper {
   enum class State : std::uint8_t { kAsleep, kAwake, kGiven, kRunning };
 
   void loop() {
+    mark_library_thread();
     while (sleep()) {
       state_.store(State::kAwake, std::memory_order_release);
       while (look()) {

@@ -10,6 +10,7 @@
 #include "bootstrap/bootstrap.h"
 #include "core/error.h"
 #include "core/interrupt.h"
+#include "core/library_thread.h"
 #include "core/mutex.h"
 
 namespace ropewalk::comm {
@@ -126,6 +127,7 @@ void Group::run_joins() {
   std::vector<std::thread> threads;
   for (const Joins& joins : all) {
     threads.emplace_back([&, &in_order = joins.in_order] {
+      mark_library_thread();
       const InterruptedBy caller(stop);
       std::exception_ptr thrown;
       try {

@@ -49,15 +49,6 @@ struct PutsAndSignals {
 };
 static_assert(sizeof(PutsAndSignals) <= 4096, "of a kernel's arguments");
 
-/// After all that happened before it, here and by those that this thread has met.
-RW_DEVICE_FUNCTION void store_release(std::uint64_t* to, std::uint64_t value) {
-#ifdef __CUDA_ARCH__
-  asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-#else
-  __atomic_store_n(to, value, __ATOMIC_RELEASE);
-#endif
-}
-
 /// What its kernel does. The text is compiled for host threads, too, for GPUs of a library that
 /// stands in for the driver.
 template <typename Scope>
@@ -81,6 +72,12 @@ RW_DEVICE_FUNCTION void put_and_signal(const Scope& scope, const PutsAndSignals&
     functions::store_relaxed(signal.word, signal.value);
     functions::store_relaxed(signal.host_word, signal.value);
   }
+  // The host may let go of what this writes to once it hears that the stream has passed. All of it
+  // has arrived by then: a thread sees to that which need not wait below, since it takes as long.
+  if (call.num_copies > 0 || call.num_signals > 0) {
+    scope.sync();  // all have signalled
+    if (first == scope.size() - 1) functions::fence();
+  }
   for (std::size_t k = first; k < call.num_waits; k += scope.size()) {
     const PutsAndSignals::Wait& wait = call.waits[k];
     functions::store_relaxed(wait.began, call.number);
@@ -90,8 +87,8 @@ RW_DEVICE_FUNCTION void put_and_signal(const Scope& scope, const PutsAndSignals&
 #endif
     }
   }
-  scope.sync();  // all have signalled, and waited
-  if (scope.rank() == 0) store_release(call.passed, call.number);
+  scope.sync();  // all have waited, and one for what was written
+  if (first == 0) functions::store_relaxed(call.passed, call.number);
 }
 
 /// Threads that share one of `num_copies` copies of `most_bytes` at most.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import ropewalk
 from conftest import run_ranks
-from gpu_support import need_gpus, num_gpus, on_gpus, torch
+from gpu_support import DEADLINE_SECONDS, need_gpus, num_gpus, on_gpus, torch
 from ropewalk.communicator import Communicator
 
 need_gpus(2)
@@ -193,3 +195,28 @@ def test_cuda_array_interface(comms: list[Communicator]) -> None:
         assert (tensor == comm.size).all()
 
     run_ranks(comms, body)
+
+
+CONTEXTS = """
+import ctypes
+import ropewalk
+comms = ropewalk.init_all(2)
+with ropewalk.group():
+    for comm in comms:
+        comm.attach(1)
+cuda = ctypes.CDLL("libcuda.so.1")
+for device in range(2):
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    assert cuda.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active)) == 0
+    print(active.value)
+for comm in comms:
+    comm.abort()
+"""
+
+
+def test_a_gpu_that_nobody_uses_has_no_context() -> None:
+    """Though threads of the library attach GPU 1, and threads begin with GPU 0."""
+    done = subprocess.run(
+        [sys.executable, "-c", CONTEXTS], capture_output=True, text=True, timeout=DEADLINE_SECONDS
+    )
+    assert done.stdout.split() == ["0", "1"], done.stdout + done.stderr

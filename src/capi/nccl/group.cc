@@ -8,6 +8,7 @@
 
 #include "capi/nccl/handle.h"
 #include "comm/group.h"
+#include "core/library_thread.h"
 
 namespace ropewalk::nccl {
 namespace {
@@ -30,6 +31,7 @@ std::optional<Error> perform(const Job& job) noexcept {
 
 void start_thread(Job job) {
   std::thread([job = std::move(job)] {
+    mark_library_thread();
     const std::optional<Error> error = perform(job);
     if (error.has_value()) report("a non-blocking call", error->what());
   }).detach();
@@ -85,7 +87,10 @@ ncclResult_t Group::run_jobs(std::vector<Job> jobs) {
     std::vector<std::thread> threads;
     threads.reserve(blocking.size());
     for (std::size_t i = 0; i < blocking.size(); ++i) {
-      threads.emplace_back([&errors, &blocking, i] { errors[i] = perform(blocking[i]); });
+      threads.emplace_back([&errors, &blocking, i] {
+        mark_library_thread();
+        errors[i] = perform(blocking[i]);
+      });
     }
     for (std::thread& thread : threads) thread.join();
   }

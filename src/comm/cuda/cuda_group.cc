@@ -16,6 +16,7 @@
 #include "comm/call_report.h"
 #include "comm/device_stop.h"
 #include "core/cpu_list.h"
+#include "core/library_thread.h"
 #include "core/log.h"
 #include "executor/cuda/cuda_error.h"
 #include "executor/cuda/gpu_clock.h"
@@ -425,7 +426,7 @@ void CudaGroup::use_hybrid(const Config& config) {
 
 CudaGroup::~CudaGroup() {
   abort();
-  int before = 0;
+  int before = device_;
   cudaGetDevice(&before);
   cudaSetDevice(device_);
   cudaDeviceSynchronize();
@@ -442,7 +443,7 @@ CudaGroup::~CudaGroup() {
   times_.reset();
   times_memory_.reset();
   control_memory_.reset();
-  cudaSetDevice(before);
+  if (before != device_ && !in_library_thread) cudaSetDevice(before);
 }
 
 tune::Tuner CudaGroup::tuner(const Config& config,

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "core/error.h"
+#include "core/library_thread.h"
 
 namespace ropewalk::executor {
 
@@ -15,13 +16,14 @@ inline void check_cuda(cudaError_t result, const char* tried) {
   throw Error(Errc::kCuda, "{}: {}", tried, cudaGetErrorString(result));
 }
 
-/// Makes `device` current in this thread during its lifetime.
+/// Makes `device` current in this thread during its lifetime; in a thread of the library's own from
+/// then on.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {
     check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
     if (before_ != device) check_cuda(cudaSetDevice(device), "cudaSetDevice");
-    changed_ = before_ != device;
+    changed_ = before_ != device && !in_library_thread;
   }
   ~CurrentDevice() {
     if (changed_) cudaSetDevice(before_);

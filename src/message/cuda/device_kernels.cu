@@ -207,7 +207,10 @@ void launch(const LoadedKernels& kernels, const Gpu& gpu, const rwDeviceBatch& b
 
 void launch(const LoadedKernels& kernels, const Gpu& gpu, const PutsAndSignals& call,
             CuStream stream) {
-  const unsigned most = std::max({call.num_copies * call.lanes, call.num_signals, 1U});
+  // Who waits is in another warp than who sees to it that all has arrived.
+  const unsigned least = call.num_waits > 0 ? 2 * 32 : 1;
+  static_assert(PutsAndSignals::kMostWaits <= 32);
+  const unsigned most = std::max({call.num_copies * call.lanes, call.num_signals, least});
   launch(gpu, kernels.puts_and_signals, kernels.overlaps, {1, 1},
          std::min((most + 31) / 32 * 32, kMessageThreads), call, stream,
          "launching a kernel for a batch");
