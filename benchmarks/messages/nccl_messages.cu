@@ -12,12 +12,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "nccl_compare/crew.h"
 #include "nccl_compare/cuda_check.h"
+#include "nccl_compare/join.h"
 #include "nccl_compare/nccl_functions.h"
 
 namespace {
@@ -43,14 +43,7 @@ class Rank {
     }
     CHECK_CUDA(cudaSetDevice(rank));
     CHECK_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    ncclUniqueId id;
-    if (rank == 0) {
-      nccl_.check(nccl_.GetUniqueId(&id), "GetUniqueId");
-      std::memcpy(crew.shared().unique_id, id.internal, sizeof id.internal);
-    }
-    crew.barrier();
-    std::memcpy(id.internal, crew.shared().unique_id, sizeof id.internal);
-    nccl_.check(nccl_.CommInitRank(&comm_, 2, id, rank), "CommInitRank");
+    comm_ = join(crew, nccl_, rank, 2);
     for (const bool target : {false, true}) {
       void*& memory = target ? target_ : source_;
       nccl_.check(nccl_.MemAlloc(&memory, most), "MemAlloc");

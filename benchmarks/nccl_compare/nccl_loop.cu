@@ -22,6 +22,7 @@
 
 #include "crew.h"
 #include "cuda_check.h"
+#include "join.h"
 #include "operations.cuh"
 
 namespace {
@@ -74,14 +75,7 @@ class Worker {
       nccl_.check(nccl_.CommInitAll(comms.data(), own, nullptr), "CommInitAll");
       for (std::size_t g = 0; g < gpus_.size(); ++g) gpus_[g].comm = comms[g];
     } else {
-      ncclUniqueId id;
-      if (first == 0) {
-        nccl_.check(nccl_.GetUniqueId(&id), "GetUniqueId");
-        std::memcpy(crew_.shared().unique_id, id.internal, sizeof id.internal);
-      }
-      crew_.barrier();
-      std::memcpy(id.internal, crew_.shared().unique_id, sizeof id.internal);
-      nccl_.check(nccl_.CommInitRank(&gpus_.front().comm, ranks, id, first), "CommInitRank");
+      gpus_.front().comm = join(crew_, nccl_, first, ranks);
     }
     if (windows) register_windows(max_bytes);
   }
