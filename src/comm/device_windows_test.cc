@@ -405,8 +405,8 @@ TEST_P(DeviceWindows, SingleCallsOnAStreamAreKernelsWhereASettingSaysSo) {
     first.resize(8);
     EXPECT_EQ(end.read(0, 8), first);
     launches(0, [&] { put_signal(kLong); });
-    launches(0, [&] { end.enqueue(end.signal(peer, 1)); });
     launches(0, [&] { end.enqueue(end.put(peer, 0, source.data(), 8)); });
+    launches(0, [&] { end.enqueue(end.signal(peer, 1)); });
     launches(2, [&] {
       end.enqueue(end.wait(peer));
       end.enqueue(end.wait(peer, 1));

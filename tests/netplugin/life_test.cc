@@ -53,7 +53,7 @@ TEST_F(PluginTest, AThousandConnectionsLeaveNothing) {
     EXPECT_EQ(after.threads, before.threads);
     EXPECT_EQ(ropewalk::testing::new_shared_memory_names(before.shared_memory),
               std::set<std::string>{});
-    EXPECT_LE(after.maps, before.maps + 2);
+    EXPECT_LE(after.maps, before.maps + 8);  // of threads and the allocator, at times
     EXPECT_LE(after.heap, before.heap + (64 << 10));
   }
 }
