@@ -35,21 +35,27 @@ class EnqueueThreads::Helper {
   Helper(const Helper&) = delete;
   Helper& operator=(const Helper&) = delete;
 
-  /// @return false if it sleeps
-  bool give(const std::function<void(std::size_t)>& part, std::size_t number) {
-    if (state_.load(std::memory_order_acquire) != State::kAwake) return false;
+  /// Nothing happens if it sleeps.
+  void give(const std::function<void(std::size_t)>& part, std::size_t number) {
+    given_ = false;
+    if (state_.load(std::memory_order_acquire) != State::kAwake) return;
     part_ = &part;
     number_ = number;
     State expected = State::kAwake;
-    return state_.compare_exchange_strong(expected, State::kGiven, std::memory_order_acq_rel);
+    given_ = state_.compare_exchange_strong(expected, State::kGiven, std::memory_order_acq_rel);
   }
-  /// Of a part that was given. @return false if it has begun
+  /// @return whether the caller has to run the part: it was not given, or has not begun
   bool take_back() {
+    if (!given_) return true;
     State expected = State::kGiven;
-    return state_.compare_exchange_strong(expected, State::kAwake, std::memory_order_acq_rel);
+    const bool taken =
+        state_.compare_exchange_strong(expected, State::kAwake, std::memory_order_acq_rel);
+    given_ = !taken;
+    return taken;
   }
   /// Returns when a part that could not be taken back has ended, with what it threw.
   std::exception_ptr result() {
+    if (!given_) return nullptr;
     while (state_.load(std::memory_order_acquire) == State::kRunning) cpu_relax();
     return std::move(thrown_);
   }
@@ -113,6 +119,7 @@ class EnqueueThreads::Helper {
   const std::function<void(std::size_t)>* part_ = nullptr;
   std::size_t number_ = 0;
   std::exception_ptr thrown_;
+  bool given_ = false;  // the caller's
   alignas(64) Mutex mutex_;
   std::condition_variable changed_;
   bool wanted_ RW_GUARDED_BY(mutex_) = false;
@@ -153,30 +160,25 @@ void EnqueueThreads::run(std::size_t parts, const std::function<void(std::size_t
     }
   }
   const std::size_t helped = here ? std::min(parts - 1, helpers_.size()) : 0;
-  std::vector<bool> given(parts, false);
-  for (std::size_t i = 0; i < helped; ++i) given[i + 1] = helpers_[i]->give(part, i + 1);
-  std::vector<std::exception_ptr> thrown(parts);
-  const auto run_here = [&](std::size_t number) {
-    try {
-      part(number);
-    } catch (...) {
-      thrown[number] = std::current_exception();
-    }
+  for (std::size_t i = 0; i < helped; ++i) helpers_[i]->give(part, i + 1);
+  std::exception_ptr first;
+  std::size_t lowest = parts;
+  const auto keep = [&](std::size_t number, std::exception_ptr thrown) {
+    if (!thrown || number > lowest) return;
+    first = std::move(thrown);
+    lowest = number;
   };
-  run_here(0);
-  for (std::size_t i = 1; i < parts; ++i) {
-    if (!given[i] || helpers_[i - 1]->take_back()) {
-      given[i] = false;
-      run_here(i);
+  for (std::size_t i = 0; i < parts; ++i) {
+    if (i > 0 && i <= helped && !helpers_[i - 1]->take_back()) continue;
+    try {
+      part(i);
+    } catch (...) {
+      keep(i, std::current_exception());
     }
   }
-  for (std::size_t i = 1; i < parts; ++i) {
-    if (given[i]) thrown[i] = helpers_[i - 1]->result();
-  }
+  for (std::size_t i = 0; i < helped; ++i) keep(i + 1, helpers_[i]->result());
   last_end_ = std::chrono::steady_clock::now();
-  for (const std::exception_ptr& error : thrown) {
-    if (error) std::rethrow_exception(error);
-  }
+  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace ropewalk::comm

@@ -118,6 +118,7 @@ void Group::add_join(std::function<void()> join, const Communicator* comm) {
 }
 
 void Group::run_joins() {
+  if (joins_.empty()) return;
   const std::vector<Joins> all = std::exchange(joins_, {});
   Mutex mutex;
   std::condition_variable changed;
