@@ -684,11 +684,13 @@ RW_DEVICE_FUNCTION Status launch(const Scope& scope, const rwDeviceBatch& batch)
   // Read before the others are waited for: they come from the GPU's memory.
   const std::size_t first = scope.rank();
   rwDeviceBatchCount signal{};
+  rwDeviceBatchCount wait{};
   std::uint64_t before = 0;
-  if (first < batch.num_signals) {
-    signal = detail::entry_of(batch.signals + first);
-    before = detail::load_fresh(signal.counted);
-  }
+  std::uint64_t waited = 0;
+  if (first < batch.num_signals) signal = detail::entry_of(batch.signals + first);
+  if (first < batch.num_waits) wait = detail::entry_of(batch.waits + first);
+  if (first < batch.num_signals) before = detail::load_fresh(signal.counted);
+  if (first < batch.num_waits) waited = detail::load_fresh(wait.counted);
   scope.sync();  // the sources are written
   Status status = detail::put_all(scope, batch);
   scope.sync();  // all have put
@@ -709,8 +711,11 @@ RW_DEVICE_FUNCTION Status launch(const Scope& scope, const rwDeviceBatch& batch)
     *signal.counted = value;
   }
   for (std::size_t k = first; k < batch.num_waits && status == Status::kDone; k += scope.size()) {
-    const rwDeviceBatchCount wait = detail::entry_of(batch.waits + k);
-    const std::uint64_t target = detail::load_fresh(wait.counted) + wait.count;
+    if (k != first) {
+      wait = detail::entry_of(batch.waits + k);
+      waited = detail::load_fresh(wait.counted);
+    }
+    const std::uint64_t target = waited + wait.count;
     status = detail::wait_until(*wait.window, wait.peer, wait.slot,
                                 [&] { return detail::load_acquire(wait.word) >= target; });
     if (status == Status::kDone) *wait.counted = target;
