@@ -218,7 +218,9 @@ def test_a_signal_ends_a_launchers_process(number: signal.Signals) -> None:
 # ---- the end
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", thorough_but([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
+)
 @pytest.mark.parametrize("flags", [("-g", "2"), ("--ranks", "2", "-t", "2", "-g", "2")])
 def test_no_process_outlives_the_parent(number: signal.Signals, flags: tuple[str, ...]) -> None:
     end_with(number, "bench", "all_reduce", *flags, *LONG)
