@@ -9,10 +9,12 @@
 // of ncclMemAlloc, the sources too.
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <string>
+#include <exception>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "nccl_compare/crew.h"

@@ -1,13 +1,22 @@
 // Threads that the library makes for itself, in which no code of the program runs.
 #pragma once
 
+#include <utility>
+
 namespace ropewalk {
 
-inline thread_local bool in_library_thread = false;
+namespace detail {
+inline thread_local bool library_thread_without_gpu = false;
+}  // namespace detail
 
-/// Says so of the calling thread, for good. What it leaves behind, such as the GPU that CUDA's
-/// runtime works on, is nobody's to miss. (Going back to GPU 0, which a new thread names without
-/// having touched it, would take memory there for a context.)
-inline void mark_library_thread() noexcept { in_library_thread = true; }
+/// Says so of the calling thread, before it works on a GPU.
+inline void mark_library_thread() noexcept { detail::library_thread_without_gpu = true; }
+
+/// Whether the calling thread is one of those and begins to work on a GPU only now: there is none
+/// to go back to afterwards. (CUDA's runtime names GPU 0 as a new thread's, which it has not
+/// touched: going back there would take memory for a context.) Once for each thread.
+inline bool begins_on_its_first_gpu() noexcept {
+  return std::exchange(detail::library_thread_without_gpu, false);
+}
 
 }  // namespace ropewalk

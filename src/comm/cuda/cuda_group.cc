@@ -10,13 +10,13 @@
 #include <map>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "comm/call_report.h"
 #include "comm/device_stop.h"
 #include "core/cpu_list.h"
-#include "core/library_thread.h"
 #include "core/log.h"
 #include "executor/cuda/cuda_error.h"
 #include "executor/cuda/gpu_clock.h"
@@ -426,9 +426,12 @@ void CudaGroup::use_hybrid(const Config& config) {
 
 CudaGroup::~CudaGroup() {
   abort();
-  int before = device_;
-  cudaGetDevice(&before);
-  cudaSetDevice(device_);
+  std::optional<executor::CurrentDevice> current;
+  try {
+    current.emplace(device_);
+  } catch (const Error& error) {
+    log::warn("rank {}: {}", rank_, error.what());
+  }
   cudaDeviceSynchronize();
   copy_engines_.reset();
   maker_.reset();
@@ -443,7 +446,6 @@ CudaGroup::~CudaGroup() {
   times_.reset();
   times_memory_.reset();
   control_memory_.reset();
-  if (before != device_ && !in_library_thread) cudaSetDevice(before);
 }
 
 tune::Tuner CudaGroup::tuner(const Config& config,

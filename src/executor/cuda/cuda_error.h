@@ -16,14 +16,14 @@ inline void check_cuda(cudaError_t result, const char* tried) {
   throw Error(Errc::kCuda, "{}: {}", tried, cudaGetErrorString(result));
 }
 
-/// Makes `device` current in this thread during its lifetime; in a thread of the library's own from
-/// then on.
+/// Makes `device` current in this thread during its lifetime; the first one in a thread of the
+/// library's own for longer (core/library_thread.h).
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {
     check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
     if (before_ != device) check_cuda(cudaSetDevice(device), "cudaSetDevice");
-    changed_ = before_ != device && !in_library_thread;
+    changed_ = !begins_on_its_first_gpu() && before_ != device;
   }
   ~CurrentDevice() {
     if (changed_) cudaSetDevice(before_);
