@@ -79,6 +79,8 @@ std::byte* slot_of(std::byte* slots, std::uint64_t round) {
 
 }  // namespace
 
+std::size_t flagged_end_bytes() noexcept { return kMemoryBytes; }
+
 // ---- sending ------------------------------------------------------------------------------
 
 FlaggedSender::FlaggedSender(int peer, const FifoMaker& make_memory, const FlaggedTags& tags)

@@ -38,6 +38,9 @@ struct FlaggedTags {
   executor::CallTag* of_others = nullptr;  ///< [rank][kBoardTags]
 };
 
+/// What an end of such a link asks its FifoMaker for.
+[[nodiscard]] std::size_t flagged_end_bytes() noexcept;
+
 class FlaggedSender final : public NetworkSender {
  public:
   /// @throws Error as `make_memory`

@@ -48,6 +48,10 @@ FifoMemory host_fifo(std::size_t bytes) {
   return {static_cast<std::byte*>(memory), [bytes](std::byte* begin) { munmap(begin, bytes); }};
 }
 
+std::size_t network_end_bytes(executor::FifoShape shape) noexcept {
+  return interleaved(shape).bytes();
+}
+
 template <typename Connection, typename End>
 NetworkEnd<Connection, End>::NetworkEnd(FifoMemory memory, std::size_t bytes, int peer,
                                         bool by_blocks)
@@ -67,8 +71,7 @@ template class NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd>;
 
 NetworkSender::NetworkSender(const executor::FifoShape& shape, int peer,
                              const FifoMaker& make_memory, bool by_blocks)
-    : NetworkEnd(make_memory(interleaved(shape).bytes()), interleaved(shape).bytes(), peer,
-                 by_blocks) {
+    : NetworkEnd(make_memory(network_end_bytes(shape)), network_end_bytes(shape), peer, by_blocks) {
   end_.lie_in(memory_.get(), interleaved(shape));
   // A rank that returns from a call may not call again soon, so its messages must be in flight by
   // then.
@@ -139,8 +142,7 @@ bool NetworkSender::poll() {
 
 NetworkReceiver::NetworkReceiver(const executor::FifoShape& shape, int peer,
                                  const FifoMaker& make_memory, bool by_blocks)
-    : NetworkEnd(make_memory(interleaved(shape).bytes()), interleaved(shape).bytes(), peer,
-                 by_blocks) {
+    : NetworkEnd(make_memory(network_end_bytes(shape)), network_end_bytes(shape), peer, by_blocks) {
   end_.lie_in(memory_.get(), interleaved(shape));
 }
 

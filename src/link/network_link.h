@@ -39,6 +39,8 @@ using FifoMaker = std::function<FifoMemory(std::size_t bytes)>;
 /// Memory of this process. The system gives a page when it is first used.
 /// @throws Error kSystem
 FifoMemory host_fifo(std::size_t bytes);
+/// What an end of such a link asks its FifoMaker for.
+[[nodiscard]] std::size_t network_end_bytes(executor::FifoShape shape) noexcept;
 
 /// The common part of both ends of a network link: a FIFO of their own, which is registered with
 /// the connection, and the requests in progress.

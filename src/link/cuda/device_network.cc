@@ -5,12 +5,12 @@
 #include <thread>
 #include <utility>
 
+#include "executor/cuda/owned.h"
 #include "link/window_layout.h"
 
 namespace ropewalk::link {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 // Enough for the links of a ring and of a tree of hosts.
 constexpr std::size_t kBlockBytes = std::size_t{64} << 20;
 // Bytes of the slots of one link.
@@ -19,26 +19,14 @@ constexpr std::uint32_t kLinkBytes = std::uint32_t{1} << 20;
 constexpr std::uint32_t kTag = 1;
 constexpr std::uint32_t kFlaggedTag = 2;
 
+FifoMemory pinned(std::size_t bytes) {
+  auto owned = std::make_shared<executor::PinnedBuffer>(bytes);
+  auto* const data = static_cast<std::byte*>(owned->data());
+  std::memset(data, 0, bytes);
+  return {data, [owned](std::byte*) {}};
+}
+
 }  // namespace
-
-PinnedPool::PinnedPool(std::size_t block_bytes) : block_bytes_(block_bytes) {
-  add_block(block_bytes);
-}
-
-void PinnedPool::add_block(std::size_t bytes) {
-  blocks_.push_back(std::make_unique<executor::PinnedBuffer>(bytes));
-  next_ = static_cast<std::byte*>(blocks_.back()->data());
-  left_ = bytes;
-  bytes_ += bytes;
-  std::memset(next_, 0, bytes);
-}
-
-std::byte* PinnedPool::take(std::size_t bytes) {
-  const std::size_t rounded = (bytes + kPage - 1) / kPage * kPage;
-  if (rounded > left_) add_block(std::max(rounded, block_bytes_));
-  left_ -= rounded;
-  return std::exchange(next_, next_ + rounded);
-}
 
 executor::FifoShape DeviceNetwork::shape_for(int ranks) {
   executor::FifoShape shape;
@@ -50,7 +38,7 @@ executor::FifoShape DeviceNetwork::shape_for(int ranks) {
 DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap, const Rails& rails,
                              const Options& options,
                              const std::function<void(const Error&)>& on_error)
-    : ranks_(bootstrap.size()), pool_(kBlockBytes), simple_threads_(options.threads) {
+    : ranks_(bootstrap.size()), pool_(pinned, kBlockBytes), simple_threads_(options.threads) {
   if (options.has_ll) {
     const auto take_tags = [this](std::size_t number) {
       return reinterpret_cast<executor::CallTag*>(pool_.take(number * sizeof(executor::CallTag)));
@@ -102,17 +90,22 @@ bool DeviceNetwork::drain(Deadline deadline) {
   return true;
 }
 
+template <typename Function>
+auto DeviceNetwork::with_links_of(executor::Protocol protocol, int channel, Function&& function) {
+  pool_.reserve(protocol == executor::Protocol::kLl ? flagged_end_bytes()
+                                                    : network_end_bytes(shape()));
+  return thread_of(protocol, channel).with_links(std::forward<Function>(function));
+}
+
 executor::SendEnd DeviceNetwork::send_end(executor::Protocol protocol, int channel, int peer) {
-  return thread_of(protocol, channel).with_links([&](NetworkLinks& links) {
-    return links.sender(channel, peer).end();
-  });
+  return with_links_of(protocol, channel,
+                       [&](NetworkLinks& links) { return links.sender(channel, peer).end(); });
 }
 
 executor::ReceiveEnd DeviceNetwork::receive_end(executor::Protocol protocol, int channel,
                                                 int peer) {
-  return thread_of(protocol, channel).with_links([&](NetworkLinks& links) {
-    return links.receiver(channel, peer).end();
-  });
+  return with_links_of(protocol, channel,
+                       [&](NetworkLinks& links) { return links.receiver(channel, peer).end(); });
 }
 
 }  // namespace ropewalk::link

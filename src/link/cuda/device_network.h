@@ -12,35 +12,12 @@
 #include <vector>
 
 #include "core/deadline.h"
-#include "executor/cuda/owned.h"
 #include "executor/link_end.h"
+#include "link/memory_pool.h"
 #include "link/network_links.h"
 #include "link/progress_thread.h"
 
 namespace ropewalk::link {
-
-/// Pinned memory that all GPUs see at its own address, in pieces that are never freed. It is
-/// allocated in large blocks, the first by the constructor: later allocations may wait for a
-/// kernel.
-///
-/// Threads: one at a time.
-class PinnedPool {
- public:
-  /// @throws Error kCuda
-  explicit PinnedPool(std::size_t block_bytes);
-  /// Page-aligned, zero.
-  std::byte* take(std::size_t bytes);
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-
- private:
-  void add_block(std::size_t bytes);
-
-  std::size_t block_bytes_;
-  std::size_t bytes_ = 0;
-  std::vector<std::unique_ptr<executor::PinnedBuffer>> blocks_;
-  std::byte* next_ = nullptr;
-  std::size_t left_ = 0;
-};
 
 /// Threads: one at a time. Its device is current in every call.
 class DeviceNetwork {
@@ -94,8 +71,13 @@ class DeviceNetwork {
     return *threads_[static_cast<std::size_t>(channel % simple_threads_)];
   }
 
+  // Its memory is reserved before the thread's lock is taken, which the thread needs for what a
+  // kernel waits for.
+  template <typename Function>
+  auto with_links_of(executor::Protocol protocol, int channel, Function&& function);
+
   int ranks_;
-  PinnedPool pool_;
+  MemoryPool pool_;  // pinned memory that all GPUs see at its own address
   executor::CallTag* own_tag_ = nullptr;
   executor::CallTag* board_ = nullptr;
   std::string name_;
