@@ -82,6 +82,7 @@ def test_a_killed_rank_is_seen_while_a_kernel_spins(net: str) -> None:
     took, words = launcher.lost_after_kill(processes, DEADLINE_SECONDS)
     assert "rank 1" in words
     print(f"seen {took:.3f} s after the kill")
+    assert took < 1
 
 
 @pytest.mark.parametrize("net", ["tcp", "shm"])
@@ -98,7 +99,7 @@ def test_a_failing_transport_ends_all_kernels_by_name() -> None:
         assert found, text
         times.append(float(found.group(1)))
     print(f"{max(times) - min(times):.3f} s between the ranks' errors")
-    assert max(times) - min(times) < 5
+    assert max(times) - min(times) < 1
 
 
 def test_what_a_transport_loses_ends_at_the_limit() -> None:
