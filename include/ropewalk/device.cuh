@@ -48,9 +48,11 @@
 // by the host before rwWindowDevice goes on from there.
 //
 // Errors: a wait ends with kAborted when the communicator broke or ended, and with kTimeout after
-// the communicator's TIMEOUT of when the handle was made; calls with a range beyond the peer's part
-// do nothing and return kBadRange. After any of these the communicator is broken: its next call on
-// the host, and rwCommGetAsyncError, say why. A peer is lost within the same time as for the host.
+// the communicator's TIMEOUT of when the handle was made; calls with a range beyond the peer's
+// part, or that would count by 0 or beyond 2^63 - 1, do nothing and return kBadRange. (A sum that a
+// link carries is checked by the host, which ends the communicator.) After any of these the
+// communicator is broken: its next call on the host, and rwCommGetAsyncError, say why. A peer is
+// lost within the same time as for the host.
 //
 // All of it compiles for host threads as well: on a window in the host's memory, Thread{} is one.
 // Needs C++17; sm_70 and later.
@@ -87,7 +89,7 @@ enum class Status : int {
   kDone = 0,
   kAborted = 1,   ///< the communicator broke, or ended
   kTimeout = 2,   ///< the peer did not signal in time, or a link not move
-  kBadRange = 4,  ///< a range, peer or slot that cannot be right
+  kBadRange = 4,  ///< a range, peer, slot or count that cannot be right
 };
 
 // Each is a team: sync() waits for all of it, and makes visible to all what one of it has done or
@@ -232,21 +234,37 @@ RW_DEVICE_FUNCTION rwDevicePart part_of(const rwDeviceWindow& window, int rank) 
 #endif
 }
 
+/// What the host is told where it is more than a Status.
+constexpr std::uint32_t kBadCount = 8;
+
 /// The first that fails is what the host tells of.
-RW_DEVICE_FUNCTION Status stop(const rwDeviceWindow& window, Status why, int peer, int slot) {
-  if (why == Status::kAborted) return why;
+RW_DEVICE_FUNCTION void tell(const rwDeviceWindow& window, std::uint32_t reason, int peer,
+                             int slot) {
   rwDeviceControl* control = window.control;
 #ifdef __CUDA_ARCH__
   *const_cast<volatile std::int32_t*>(&control->peer) = peer;
   *const_cast<volatile std::int32_t*>(&control->slot) = slot;
   __threadfence_system();
-  *const_cast<volatile std::uint32_t*>(&control->reason) = static_cast<std::uint32_t>(why);
+  *const_cast<volatile std::uint32_t*>(&control->reason) = reason;
 #else
   __atomic_store_n(&control->peer, peer, __ATOMIC_RELAXED);
   __atomic_store_n(&control->slot, slot, __ATOMIC_RELAXED);
-  __atomic_store_n(&control->reason, static_cast<std::uint32_t>(why), __ATOMIC_RELEASE);
+  __atomic_store_n(&control->reason, reason, __ATOMIC_RELEASE);
 #endif
+}
+
+RW_DEVICE_FUNCTION Status stop(const rwDeviceWindow& window, Status why, int peer, int slot) {
+  if (why != Status::kAborted) tell(window, static_cast<std::uint32_t>(why), peer, slot);
   return why;
+}
+
+/// Counters end at 2^63 - 1, as for calls of the host.
+RW_DEVICE_FUNCTION Status check_count(const rwDeviceWindow& window, int peer, int slot,
+                                      std::uint64_t counted, std::uint64_t count) {
+  constexpr std::uint64_t kMost = (std::uint64_t{1} << 63U) - 1;
+  if (count - 1 < kMost - counted) return Status::kDone;
+  tell(window, kBadCount, peer, slot);
+  return Status::kBadRange;
 }
 
 /// One thread's: until `condition`, an abort, or the deadline.
@@ -369,6 +387,10 @@ struct Request {
   std::uint64_t count;
 };
 constexpr std::uint64_t kPayload = (std::uint64_t{1} << 56U) - 1;
+/// A signal has no offset: its words have room for all of the count.
+RW_DEVICE_FUNCTION Request signal_request(int peer, int slot, std::uint64_t count) {
+  return {2, peer, slot, count >> 56U, 0, 0, count & kPayload};
+}
 /// The data of a put of up to eight bytes is in the entry itself.
 constexpr std::uint64_t kMostInline = 8;
 
@@ -548,7 +570,9 @@ RW_DEVICE_FUNCTION Status signal(const Scope& scope, const rwDeviceWindow& windo
   std::uint64_t* const sent = window.sent + detail::index(window, peer, slot);
   // Read before the others are waited for: it comes from the GPU's memory.
   const std::uint64_t before = part.signals != nullptr && scope.rank() == 0 ? *sent : 0;
-  scope.sync();
+  Status status = detail::check_count(window, peer, slot, before, count);
+  status = static_cast<Status>(scope.any(static_cast<int>(status)));
+  if (status != Status::kDone) return status;
   if (part.signals != nullptr) {
     if (scope.rank() == 0) {
       const std::uint64_t value = before + count;
@@ -560,9 +584,8 @@ RW_DEVICE_FUNCTION Status signal(const Scope& scope, const rwDeviceWindow& windo
     }
     return Status::kDone;
   }
-  Status status = Status::kDone;
   if (scope.rank() == 0) {
-    (void)detail::push(window, {2, peer, slot, 0, 0, 0, count}, status);
+    (void)detail::push(window, detail::signal_request(peer, slot, count), status);
   }
   return static_cast<Status>(scope.any(static_cast<int>(status)));
 }
@@ -588,10 +611,13 @@ RW_DEVICE_FUNCTION Status wait_signal(const Scope& scope, const rwDeviceWindow& 
   if (scope.rank() == 0) {
     std::uint64_t& awaited = window.awaited[detail::index(window, peer, slot)];
     const std::uint64_t target = awaited + count;
+    status = detail::check_count(window, peer, slot, awaited, count);
     const std::uint64_t* counter =
         detail::part_of(window, peer).arrived + static_cast<std::size_t>(slot) * 8;
-    status = detail::wait_until(window, peer, slot,
-                                [&] { return detail::load_acquire(counter) >= target; });
+    if (status == Status::kDone) {
+      status = detail::wait_until(window, peer, slot,
+                                  [&] { return detail::load_acquire(counter) >= target; });
+    }
     if (status == Status::kDone) awaited = target;
   }
   return static_cast<Status>(scope.any(static_cast<int>(status)));
@@ -649,6 +675,11 @@ RW_DEVICE_FUNCTION Entry entry_of(const Entry* from) {
 #endif
 }
 
+/// Whether what a batch counts can go on from `counted`.
+RW_DEVICE_FUNCTION Status check_count(const rwDeviceBatchCount& one, std::uint64_t counted) {
+  return check_count(*one.window, one.peer, one.slot, counted, one.count);
+}
+
 /// The puts of a batch that fall to this thread.
 template <typename Scope>
 RW_DEVICE_FUNCTION Status put_all(const Scope& scope, const rwDeviceBatch& batch) {
@@ -679,6 +710,7 @@ RW_DEVICE_FUNCTION Status put_all(const Scope& scope, const rwDeviceBatch& batch
 /// signal what it signals, then wait for what it waits for. Each signal is seen after the data of
 /// all its puts, also to other peers. Afterwards sources may be reused and what was waited for may
 /// be read by all who call; where a link carries, sources must stay until flush() of the window.
+/// A counter that would overflow is found after the puts.
 template <typename Scope>
 RW_DEVICE_FUNCTION Status launch(const Scope& scope, const rwDeviceBatch& batch) {
   // Read before the others are waited for: they come from the GPU's memory.
@@ -693,16 +725,21 @@ RW_DEVICE_FUNCTION Status launch(const Scope& scope, const rwDeviceBatch& batch)
   if (first < batch.num_waits) waited = detail::load_fresh(wait.counted);
   scope.sync();  // the sources are written
   Status status = detail::put_all(scope, batch);
-  scope.sync();  // all have put
+  if (first < batch.num_signals && status == Status::kDone) {
+    status = detail::check_count(signal, before);
+  }
+  status = detail::status_of(scope.any(static_cast<int>(status)));  // all have put
   if (first < batch.num_signals) detail::fence();
   for (std::size_t k = first; k < batch.num_signals && status == Status::kDone; k += scope.size()) {
     if (k != first) {
       signal = detail::entry_of(batch.signals + k);
       before = detail::load_fresh(signal.counted);
+      status = detail::check_count(signal, before);
+      if (status != Status::kDone) break;
     }
     if (signal.word == nullptr) {
-      (void)detail::push(*signal.window, {2, signal.peer, signal.slot, 0, 0, 0, signal.count},
-                         status);
+      (void)detail::push(*signal.window,
+                         detail::signal_request(signal.peer, signal.slot, signal.count), status);
       continue;
     }
     const std::uint64_t value = before + signal.count;
@@ -716,11 +753,14 @@ RW_DEVICE_FUNCTION Status launch(const Scope& scope, const rwDeviceBatch& batch)
       waited = detail::load_fresh(wait.counted);
     }
     const std::uint64_t target = waited + wait.count;
+    status = detail::check_count(wait, waited);
+    if (status != Status::kDone) break;
     status = detail::wait_until(*wait.window, wait.peer, wait.slot,
                                 [&] { return detail::load_acquire(wait.word) >= target; });
     if (status == Status::kDone) *wait.counted = target;
   }
-  if (batch.may_fail == 0) return Status::kDone;
+  // All have the same, unless a thread found more when it signalled for the second time.
+  if (batch.may_fail == 0 && batch.num_signals <= scope.size()) return status;
   return detail::status_of(scope.any(static_cast<int>(status)));
 }
 
@@ -798,8 +838,9 @@ class Queue {
   }
 
   /// Waits for `bytes` that the peer sends, by messages in their order, and copies them to
-  /// `destination`; then all who call may read them. That a message has another length than is
-  /// asked for here is not noticed.
+  /// `destination`; then all who call may read them. Lengths are for both sides to know: a queue is
+  /// a row of words of 8 bytes, of which a message takes as many as it needs, so that it may be
+  /// received in pieces, and who asks for more than was sent takes the next message's beginning.
   RW_DEVICE_FUNCTION Status receive(void* destination, std::size_t bytes) {
     if (bad_ != Status::kDone) return bad_;
     auto* const to = static_cast<unsigned char*>(destination);

@@ -18,91 +18,29 @@
 #include <thread>
 #include <vector>
 
+#include "capi/testing/host_team.h"
 #include "ropewalk/device.cuh"
 #include "ropewalk/messages.h"
 #include "ropewalk/ropewalk.h"
 
 namespace {
 
+using ropewalk::capi::testing::check;
+using ropewalk::capi::testing::kLanes;
+using ropewalk::capi::testing::Rank;
+using ropewalk::capi::testing::reset_links;
+using ropewalk::capi::testing::set_links;
+using ropewalk::capi::testing::Team;
+using ropewalk::capi::testing::with_ranks;
+using ropewalk::capi::testing::with_team;
 using ropewalk::device::Status;
 using ropewalk::device::Thread;
-
-constexpr int kLanes = 3;
-
-// Some threads that call together, as a warp does.
-class Team {
- public:
-  struct Shared {
-    std::barrier<> barrier{kLanes};
-    std::atomic<int> bits{0};
-  };
-  Team(Shared& shared, unsigned rank) : shared_(&shared), rank_(rank) {}
-  [[nodiscard]] unsigned rank() const { return rank_; }
-  [[nodiscard]] static unsigned size() { return kLanes; }
-  void sync() const { shared_->barrier.arrive_and_wait(); }
-  [[nodiscard]] int any(int value) const {
-    shared_->bits |= value;
-    sync();
-    const int result = shared_->bits;
-    sync();
-    if (rank_ == 0) shared_->bits = 0;
-    sync();
-    return result;
-  }
-
- private:
-  Shared* shared_;
-  unsigned rank_;
-};
-
-void check(rwResult_t result) { ASSERT_EQ(result, rwSuccess) << rwGetLastError(nullptr); }
-
-struct Rank {
-  rwComm_t comm = nullptr;
-  int rank = 0;
-  int size = 0;
-};
-
-void set(const char* name, const char* value) { check(rwSettingSet(name, value, "test")); }
-
-// Runs `body` on each rank, in threads of this process.
-void with_ranks(int size, const std::function<void(Rank&)>& body, bool ends_well = true) {
-  rwUniqueId id;
-  check(rwGetUniqueId(&id));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      Rank rank;
-      rank.rank = r;
-      rank.size = size;
-      const rwResult_t joined = rwCommInitRank(&rank.comm, size, id, r);
-      ASSERT_EQ(joined, rwSuccess) << rwGetLastError(nullptr);
-      body(rank);
-      if (ends_well) {
-        check(rwCommDestroy(rank.comm));
-      } else {
-        (void)rwCommAbort(rank.comm);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 // What is between the ranks.
 class DeviceFunctions : public ::testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    set("TUNE", "0");
-    set("TOPOLOGY_CACHE", "off");
-    set("TIMEOUT", "60s");
-    set("LINKS", GetParam() == "memory" ? "auto" : "network");
-    set("NET", GetParam() == "memory" ? "auto" : GetParam().c_str());
-  }
-  void TearDown() override {
-    set("TIMEOUT", "60s");
-    set("LINKS", "auto");
-    set("NET", "auto");
-  }
+  void SetUp() override { set_links(GetParam()); }
+  void TearDown() override { reset_links(); }
 };
 
 std::vector<unsigned char> pattern(std::size_t bytes, int rank, int turn) {
@@ -283,6 +221,185 @@ TEST_P(DeviceFunctions, AWaitEndsByItsDeadline) {
       false);
 }
 
+// ---- counters -----------------------------------------------------------------------------------
+
+constexpr std::uint64_t kMostSignals = (std::uint64_t{1} << 63U) - 1;
+
+TEST_P(DeviceFunctions, CountersGoToTheirEnd) {
+  with_ranks(2, [](Rank& rank) {
+    const int peer = 1 - rank.rank;
+    rwMessageWindow_t window = nullptr;
+    check(rwWindowCreate(rank.comm, 0, 1, &window));
+    rwDeviceWindow device;
+    check(rwWindowDevice(window, &device));
+    for (const std::uint64_t count : {kMostSignals - 3, std::uint64_t{2}, std::uint64_t{1}}) {
+      EXPECT_EQ(ropewalk::device::signal(Thread{}, device, peer, 0, count), Status::kDone);
+      EXPECT_EQ(ropewalk::device::wait_signal(Thread{}, device, peer, 0, count), Status::kDone);
+    }
+    EXPECT_EQ(ropewalk::device::signal_count(device, peer), kMostSignals);
+    check(rwWindowFree(window));
+  });
+}
+
+// Has rank 0's team do what cannot be counted, which the function refuses, or at least the host.
+void expect_refusal(const std::function<Status(const Team&, const rwDeviceWindow&)>& call,
+                    bool by_function, std::uint64_t before = 0) {
+  std::barrier<> both(2);
+  with_ranks(
+      2,
+      [&](Rank& rank) {
+        const int peer = 1 - rank.rank;
+        rwMessageWindow_t window = nullptr;
+        check(rwWindowCreate(rank.comm, 0, 2, &window));
+        rwDeviceWindow device;
+        check(rwWindowDevice(window, &device));
+        if (before > 0) {
+          EXPECT_EQ(ropewalk::device::signal(Thread{}, device, peer, 0, before), Status::kDone);
+          EXPECT_EQ(ropewalk::device::wait_signal(Thread{}, device, peer, 0, before),
+                    Status::kDone);
+        }
+        both.arrive_and_wait();
+        if (rank.rank == 0) {
+          with_team([&](const Team& team) {
+            const Status status = call(team, device);
+            EXPECT_TRUE(status == Status::kBadRange || (!by_function && status == Status::kDone))
+                << static_cast<int>(status) << " of thread " << team.rank();
+          });
+        }
+        EXPECT_EQ(ropewalk::device::wait_signal(Thread{}, device, peer, 1), Status::kAborted);
+        EXPECT_EQ(rwSignal(peer, 1, 1, window, nullptr, nullptr),
+                  rank.rank == 0 ? rwInvalidArgument : rwRemoteError);
+        if (rank.rank == 0) {
+          EXPECT_NE(std::string(rwGetLastError(rank.comm)).find("a counter ends"),
+                    std::string::npos)
+              << rwGetLastError(rank.comm);
+        }
+        both.arrive_and_wait();
+        EXPECT_EQ(ropewalk::device::signal_count(device, peer), before);
+      },
+      false);
+}
+
+TEST_P(DeviceFunctions, CountsThatNoCounterHoldsAreRefused) {
+  for (const std::uint64_t count : {std::uint64_t{0}, kMostSignals + 1, ~std::uint64_t{0}}) {
+    expect_refusal(
+        [&](const Team& team, const rwDeviceWindow& device) {
+          return ropewalk::device::signal(team, device, 1, 0, count);
+        },
+        true);
+    expect_refusal(
+        [&](const Team& team, const rwDeviceWindow& device) {
+          return ropewalk::device::wait_signal(team, device, 1, 0, count);
+        },
+        true);
+  }
+}
+
+// What a link carries the host counts.
+TEST_P(DeviceFunctions, CountersEndBeforeTheyOverflow) {
+  expect_refusal(
+      [&](const Team& team, const rwDeviceWindow& device) {
+        return ropewalk::device::signal(team, device, 1, 0, 2);
+      },
+      GetParam() == "memory", kMostSignals - 1);
+  expect_refusal(
+      [&](const Team& team, const rwDeviceWindow& device) {
+        return ropewalk::device::wait_signal(team, device, 1, 0, 2);
+      },
+      true, kMostSignals - 1);
+}
+
+// Launched twice: the second time is too much. Of more signals than a team has threads the last one
+// is.
+TEST_P(DeviceFunctions, ABatchThatWouldOverflowIsRefused) {
+  for (const int slots : {1, kLanes + 2}) {
+    std::barrier<> both(2);
+    with_ranks(
+        2,
+        [&](Rank& rank) {
+          const int peer = 1 - rank.rank;
+          rwMessageWindow_t window = nullptr;
+          check(rwWindowCreate(rank.comm, 0, slots + 1, &window));
+          rwBatch_t batch = nullptr;
+          check(rwBatchCreate(rank.comm, &batch));
+          for (int slot = 0; slot < slots; ++slot) {
+            const bool last = slot == slots - 1;
+            check(rwBatchSignal(batch, peer, slot, last ? kMostSignals / 2 + 1 : 1, window));
+          }
+          rwDeviceBatch list{};
+          rwDeviceWindow device;
+          check(rwWindowDevice(window, &device));
+          check(rwBatchDevice(batch, &list));
+          const auto launch = [&](bool fits) {
+            with_team([&](const Team& team) {
+              const Status status = ropewalk::device::launch(team, list);
+              const bool by_host = GetParam() != "memory" && status == Status::kDone;
+              EXPECT_TRUE(status == (fits ? Status::kDone : Status::kBadRange) || by_host)
+                  << static_cast<int>(status) << " of thread " << team.rank();
+            });
+          };
+          if (rank.rank == 0) {
+            launch(true);
+          } else {
+            EXPECT_EQ(
+                ropewalk::device::wait_signal(Thread{}, device, 0, slots - 1, kMostSignals / 2 + 1),
+                Status::kDone);
+          }
+          both.arrive_and_wait();
+          if (rank.rank == 0) launch(false);
+          EXPECT_EQ(ropewalk::device::wait_signal(Thread{}, device, peer, slots), Status::kAborted);
+          EXPECT_EQ(rwSignal(peer, slots, 1, window, nullptr, nullptr),
+                    rank.rank == 0 ? rwInvalidArgument : rwRemoteError)
+              << rwGetLastError(rank.comm);
+          both.arrive_and_wait();
+          check(rwBatchFree(batch));
+        },
+        false);
+  }
+}
+
+// ---- a rank that left ---------------------------------------------------------------------------
+
+// What kernels put to it goes to memory that its host still has, or a link says that it left.
+TEST_P(DeviceFunctions, ARankThatLeft) {
+  std::barrier<> all(3);
+  with_ranks(
+      3,
+      [&](Rank& rank) {
+        rwMessageWindow_t window = nullptr;
+        check(rwWindowCreate(rank.comm, 8, 1, &window));
+        rwDeviceWindow device;
+        check(rwWindowDevice(window, &device));
+        if (rank.rank == 2) {
+          check(rwCommDestroy(rank.comm));
+          rank.comm = nullptr;
+          all.arrive_and_wait();
+          return;
+        }
+        // Calls of the host are refused without effect.
+        EXPECT_EQ(failure_of_signals(2, window), rwRemoteError) << rwGetLastError(rank.comm);
+        const std::uint64_t word = 1;
+        if (rank.rank == 0) {
+          EXPECT_EQ(ropewalk::device::put(Thread{}, device, 2, 0, &word, 8), Status::kDone);
+          EXPECT_EQ(ropewalk::device::signal(Thread{}, device, 2), Status::kDone);
+        }
+        if (GetParam() == "memory") {
+          EXPECT_EQ(ropewalk::device::signal(Thread{}, device, 1 - rank.rank), Status::kDone);
+          EXPECT_EQ(ropewalk::device::wait_signal(Thread{}, device, 1 - rank.rank), Status::kDone);
+        } else {
+          EXPECT_EQ(ropewalk::device::wait_signal(Thread{}, device, 1 - rank.rank),
+                    Status::kAborted);
+          EXPECT_EQ(rwSignal(1 - rank.rank, 0, 1, window, nullptr, nullptr), rwRemoteError);
+          if (rank.rank == 0) {
+            EXPECT_NE(std::string(rwGetLastError(rank.comm)).find("rank 2 left"), std::string::npos)
+                << rwGetLastError(rank.comm);
+          }
+        }
+        all.arrive_and_wait();
+      },
+      false);
+}
+
 // ---- batches ------------------------------------------------------------------------------------
 
 // Puts of many lengths to both neighbours from two windows, signals, and waits for theirs, by one
@@ -394,6 +511,11 @@ TEST_P(DeviceFunctions, BatchesThatKernelsCannotLaunch) {
       check(rwBatchPut(batch, memory.data(), 8, peer, 16, window));
       check(rwBatchPut(batch, memory.data(), 8, peer, 0, window));
       check(rwBatchPut(batch, memory.data(), 17, peer, 0, window));
+    });
+    refuses("whose sum no counter holds", [&] {
+      check(rwBatchSignal(batch, peer, 0, kMostSignals, window));
+      check(rwBatchSignal(batch, rank.rank, 0, 1, window));  // another one
+      check(rwBatchSignal(batch, peer, 0, 1, window));
     });
     void* mine = nullptr;
     check(rwWindowMemory(window, rank.rank, &mine, nullptr));
@@ -562,6 +684,40 @@ TEST_P(DeviceFunctions, AFullQueueEndsByItsDeadline) {
           }
           EXPECT_EQ(status, Status::kTimeout);
           EXPECT_EQ(failure_of_signals(1, window), rwTimeout) << rwGetLastError(rank.comm);
+        }
+        both.arrive_and_wait();
+      },
+      false);
+}
+
+// A queue is a row of words of eight bytes: a message may be taken in pieces, and of what was not
+// sent a receiver waits.
+TEST_P(DeviceFunctions, LengthsOfMessagesAreForTheProgramToKnow) {
+  std::barrier<> both(2);
+  with_ranks(
+      2,
+      [&](Rank& rank) {
+        rwDeviceWindow device;
+        rwDeviceWindow impatient;
+        (void)make_queues(rank, 512, 1, device);
+        rwMessageWindow_t window = nullptr;
+        check(rwWindowCreateQueues(rank.comm, -1, 512, 1, &window));
+        check(rwCommSetTimeout(rank.comm, kShortDeadlineUs));
+        check(rwWindowDevice(window, &impatient));
+        both.arrive_and_wait();
+        std::array<std::uint64_t, 2> words{};
+        if (rank.rank == 0) {
+          words = {1, 2};
+          EXPECT_EQ(ropewalk::device::send(Thread{}, device, 1, words.data(), 16), Status::kDone);
+          EXPECT_EQ(ropewalk::device::send(Thread{}, impatient, 1, words.data(), 8), Status::kDone);
+        } else {
+          for (std::uint64_t& word : words) {
+            EXPECT_EQ(ropewalk::device::receive(Thread{}, device, 0, &word, 8), Status::kDone);
+          }
+          EXPECT_EQ(words, (std::array<std::uint64_t, 2>{1, 2}));
+          EXPECT_EQ(ropewalk::device::receive(Thread{}, impatient, 0, words.data(), 16),
+                    Status::kTimeout);
+          EXPECT_EQ(failure_of_signals(0, window), rwTimeout) << rwGetLastError(rank.comm);
         }
         both.arrive_and_wait();
       },

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstddef>
 #include <functional>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "message/window.h"
@@ -53,7 +55,15 @@ bool overlap(const Range& a, const Range& b) {
 std::optional<std::string> reason_against_kernels(std::span<const OperationSpec> specs) {
   bool waits = false;
   std::vector<Range> targets;
+  std::map<std::tuple<OperationKind, const Window*, int, int>, std::uint64_t> counts;
   for (const OperationSpec& spec : specs) {
+    if (spec.kind == OperationKind::kSignal || spec.kind == OperationKind::kWaitSignal) {
+      std::uint64_t& sum = counts[{spec.kind, spec.window, spec.peer, spec.slot}];
+      if (spec.count > Window::kMostSignals - sum) {
+        return "has no counts whose sum no counter holds: " + describe(spec);
+      }
+      sum += spec.count;
+    }
     switch (spec.kind) {
       case OperationKind::kGet:
       case OperationKind::kFlush: return "has puts, signals and waits alone: " + describe(spec);

@@ -18,8 +18,9 @@ namespace gpus = transport::window;
 namespace {
 
 constexpr std::uint32_t kEntries = 1024;
-// Those of ropewalk::device::Status and Request in device.cuh.
+// Those of ropewalk::device in device.cuh: of Status and kBadCount, and of Request.
 constexpr std::uint32_t kTimedOut = 2;
+constexpr std::uint32_t kBadCount = 8;
 constexpr std::uint64_t kAsksPut = 0;
 constexpr std::uint64_t kAsksGet = 1;
 constexpr std::uint64_t kAsksSignal = 2;
@@ -374,7 +375,10 @@ std::optional<OperationSpec> KernelCalls::read(std::uint64_t ticket, std::vector
   spec.bytes = words[3];
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   auto* const local = reinterpret_cast<std::byte*>(words[4]);
-  spec.count = words[5];
+  if (kind == kAsksSignal) {
+    spec.count = words[5] | words[2] << 56U;
+    spec.offset = 0;
+  }
   if (kind == kAsksGet) spec.destination = local;
   if (kind == kAsksPut) {
     spec.source = local;
@@ -429,6 +433,12 @@ std::optional<Error> KernelCalls::fault() const {
   if (reason == kTimedOut) {
     return Error(Errc::kTimeout, "a kernel waited for rank {}, slot {}, longer than its time limit",
                  peer, slot);
+  }
+  if (reason == kBadCount) {
+    return Error(Errc::kInvalidArgument,
+                 "a kernel would have counted signals by 0, or beyond the {} at which a counter "
+                 "ends: rank {}, slot {}",
+                 Window::kMostSignals, peer, slot);
   }
   return Error(Errc::kInvalidArgument,
                "a kernel used a window with a range, peer or slot that cannot be right, or sent "

@@ -254,11 +254,14 @@ void Messenger::require_countable(const OperationSpec& spec) {
                                     : window.awaited_on_gpu(spec.peer, spec.slot);
   if (on_gpu != 0) [[unlikely]]
     throw counted(spec);
-  const std::uint64_t now =
-      sends ? window.sent(spec.peer, spec.slot) : window.awaited(spec.peer, spec.slot);
+  require_fits(spec,
+               sends ? window.sent(spec.peer, spec.slot) : window.awaited(spec.peer, spec.slot));
+}
+
+void Messenger::require_fits(const OperationSpec& spec, std::uint64_t now) {
   if (spec.count <= Window::kMostSignals - now) [[likely]]
     return;
-  if (sends) {
+  if (spec.kind == OperationKind::kSignal) {
     throw Refused(Errc::kInvalidArgument,
                   "{} by {}: {} were sent already, and a counter ends at {}", describe(spec),
                   spec.count, now, Window::kMostSignals);
@@ -960,7 +963,14 @@ bool Messenger::poll_kernels() {
   for (const auto& entry : kernels_) {
     KernelCalls& kernels = *entry.second;
     moved |= kernels.poll([this](Operation& operation) RW_REQUIRES(mutex_) {
-      validate(operation.spec);
+      const OperationSpec& spec = operation.spec;
+      validate(spec);
+      if (spec.kind == OperationKind::kSignal) {
+        // Kernels do not count what a link carries.
+        std::uint64_t& sent = spec.window->sent(spec.peer, spec.slot);
+        require_fits(spec, sent);
+        sent += spec.count;
+      }
       begin_counted(operation);
     });
     if (stopped_) continue;

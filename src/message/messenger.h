@@ -193,6 +193,8 @@ class Messenger : private executor::WaitHook {
   void await_streams(Ready&& ready) RW_REQUIRES(mutex_);
   static std::uint64_t count_signal(const OperationSpec& spec);
   static void require_countable(const OperationSpec& spec);
+  // `now`: what was counted before.
+  static void require_fits(const OperationSpec& spec, std::uint64_t now);
   // @return false where one of it has to be looked at again: nothing was done then
   bool launch_again(const Batch& batch, transport::window::CuStream stream);
   void launch_batch(const StreamBatch& batch, StreamCalls& streams,
@@ -204,7 +206,7 @@ class Messenger : private executor::WaitHook {
   void break_with(const Error& error) RW_REQUIRES(mutex_);
   // Starts one; a wait ends as check_wait() says. @return whether it has ended
   bool begin(Operation& operation) RW_REQUIRES(mutex_);
-  // What a stream or a kernel asks a link for; they have counted their signals.
+  // What a stream or a kernel asks a link for; its signals are counted.
   void begin_counted(Operation& operation) RW_REQUIRES(mutex_);
   static bool check_wait(Operation& operation);
   static std::uint64_t count_wait(const OperationSpec& spec);

@@ -109,8 +109,8 @@ class Window {
   /// What this rank has signalled to `peer`, and waited for from it, so far.
   std::uint64_t& sent(int peer, int slot) noexcept { return sent_[index(peer, slot)]; }
   std::uint64_t& awaited(int peer, int slot) noexcept { return awaited_[index(peer, slot)]; }
-  /// Whether kernels count these, since a captured call did it first: then the host's counts,
-  /// above, do not change any more.
+  /// Whether kernels count these, since a captured call did it first: then the host's calls do not
+  /// change its counts, above, any more.
   std::uint8_t& sent_on_gpu(int peer, int slot) noexcept { return sent_on_gpu_[index(peer, slot)]; }
   std::uint8_t& awaited_on_gpu(int peer, int slot) noexcept {
     return awaited_on_gpu_[index(peer, slot)];
