@@ -35,7 +35,8 @@
  * A stream's wait ends in any case: when its peer is lost or left, when the deadline passes (from
  * when the stream came to it) and when the communicator is aborted or destroyed, streams go on, as
  * if the signals had come, and the next call, or rwCommGetAsyncError, tells; the communicator is
- * broken then. At most 256 calls and 4,096 operations are in streams at once; the next one waits.
+ * broken then. (For the trigger of an armed batch alone there is no deadline: rwBatchArm.) At most
+ * 256 calls and 4,096 operations are in streams at once; the next one waits.
  *
  * A stream that is being captured: puts and gets become copies of the graph, signals and waits
  * kernels of one thread that count in GPU memory, so that the graph may be launched again and
@@ -126,7 +127,14 @@ RW_API rwResult_t rwWindowDescriptor(rwMessageWindow_t window, int rank, int* fd
  * it by the same functions. Local. Kernels go on counting from what this rank's calls had signalled
  * and waited for when this was called first; who counts afterwards is said in device.cuh. The time
  * limit of their waits is the communicator's at that time. Window and communicator must not be
- * freed while kernels use it. */
+ * freed while kernels use it.
+ *
+ * Kernels are not told of a rank that left in order, nor are streams of what they hold by then.
+ * Where its part is reached without a link they write to it all the same: in the host's memory
+ * without effect; memory of a GPU may be gone, and what CUDA does then is undefined. So free
+ * windows, which all ranks do together, before a rank leaves. Where a link carries, a put, get or
+ * signal to it breaks the communicator (rwRemoteError: the rank left). A kernel's wait for it ends
+ * by the deadline. */
 RW_API rwResult_t rwWindowDevice(rwMessageWindow_t window, rwDeviceWindow* device);
 
 /* A message of a queue by a stream: enqueues a kernel of one block that sends `bytes` from
@@ -136,7 +144,12 @@ RW_API rwResult_t rwWindowDevice(rwMessageWindow_t window, rwDeviceWindow* devic
  * way round. `window` is one of queues in memory of a GPU; messages of one peer and slot are in the
  * order of the stream, and the program orders what several streams send. The kernel that receives
  * holds a block of the GPU until the message is there; it ends as other waits do. In CUDA graphs,
- * too. Messages of more than some 100 KB are faster by rwPutSignal. */
+ * too. Messages of more than some 100 KB are faster by rwPutSignal.
+ *
+ * Lengths are for both sides to know, since a queue carries none: it is a row of words of 8 bytes,
+ * and a message takes as many as it needs. So one of 16 bytes may be received as two of 8; what
+ * was not asked for is what the next one receives; and who asks for more than was sent waits for
+ * the next message, and takes its beginning. */
 RW_API rwResult_t rwQueueSend(const void* source, size_t bytes, int peer, int slot,
                               rwMessageWindow_t window, rwStream_t stream);
 RW_API rwResult_t rwQueueReceive(void* destination, size_t bytes, int peer, int slot,
@@ -215,10 +228,13 @@ RW_API rwResult_t rwBatchFlush(rwBatch_t batch, int peer, rwMessageWindow_t wind
 RW_API rwResult_t rwBatchLaunch(rwBatch_t batch, rwStream_t stream, rwRequest_t* request);
 /* As rwBatchLaunch on a stream, which begins with it when *trigger was stored: by a kernel on
  * another stream (ropewalk::device::launch of device.cuh), so that one store sends all that was
- * prepared. Until then `stream` stands still; there is no time limit, but when the communicator
- * breaks or ends the stream goes on. Each call makes a trigger for one launch; 256 may be waited
- * for at once. The window must be on the GPU whose kernels store it. Not for a stream that is
- * captured.
+ * prepared. Until then `stream` stands still. When that is the program decides, as it decides how
+ * long a kernel runs, so that no deadline ends it; but when a rank is lost, or the communicator is
+ * aborted or destroyed, the stream goes on as from any wait, and the next call tells.
+ * (rwCommDestroy first waits for the trigger, until its deadline.) The time limits of waits in the
+ * batch, and after it, begin when the stream comes to them. Each call makes a trigger for one
+ * launch; 256 may be waited for at once. The window must be on the GPU whose kernels store it. Not
+ * for a stream that is captured.
  */
 RW_API rwResult_t rwBatchArm(rwBatch_t batch, rwStream_t stream, rwDeviceTrigger* trigger);
 /* The batch as kernels launch it (ropewalk::device::launch of device.cuh), any number of times: a
@@ -227,8 +243,9 @@ RW_API rwResult_t rwBatchArm(rwBatch_t batch, rwStream_t stream, rwDeviceTrigger
  * for rwWindowDevice. What the batch has now is what kernels do: add nothing later. Batch and
  * windows must not be freed while kernels use it. rwInvalidUsage for gets, flushes, a put or signal
  * after a wait, a put that overlaps another one's source or destination, and windows that are not
- * all on one GPU, or all in the host's memory; rwInvalidArgument for a source that is neither
- * memory of a GPU nor pinned, for windows on a GPU. */
+ * all on one GPU, or all in the host's memory, and counts for one counter whose sum it does not
+ * hold; rwInvalidArgument for a source that is neither memory of a GPU nor pinned, for windows on a
+ * GPU. */
 RW_API rwResult_t rwBatchDevice(rwBatch_t batch, rwDeviceBatch* device);
 
 #ifdef __cplusplus

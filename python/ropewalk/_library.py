@@ -62,6 +62,12 @@ class UniqueIdStruct(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_char * UNIQUE_ID_BYTES)]
 
 
+class DeviceTrigger(ctypes.Structure):
+    """rwDeviceTrigger."""
+
+    _fields_ = [("word", ctypes.c_void_p), ("value", ctypes.c_uint64)]
+
+
 class MeasureSpec(ctypes.Structure):
     """rwMeasureSpec_t."""
 
@@ -163,6 +169,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "rwBatchWaitSignal": (Batch, _INT, _INT, _COUNT, MessageWindow),
     "rwBatchFlush": (Batch, _INT, MessageWindow),
     "rwBatchLaunch": (Batch, Stream, _REQUEST_OUT),
+    "rwBatchArm": (Batch, Stream, ctypes.POINTER(DeviceTrigger)),
     "rwCommDevice": (Comm, _INT_OUT),
     "rwCommDeviceMemory": (Comm, ctypes.POINTER(ctypes.c_size_t)),
     "rwDeviceCount": (_INT_OUT,),

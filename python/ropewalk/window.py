@@ -8,11 +8,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from ropewalk import request
 from ropewalk._library import Batch as BatchHandle
-from ropewalk._library import check, library
+from ropewalk._library import DeviceTrigger, check, library
 from ropewalk.arguments import integer
 from ropewalk.arrays import Buffer, buffer_of
 from ropewalk.device_arrays import Stream, stream_handle
@@ -44,6 +44,16 @@ class DeviceMemory:
             "version": 3,
             "strides": None,
         }
+
+
+class Trigger(NamedTuple):
+    """What one launch of a batch waits for: `value`, of 64 bits, at `address`.
+
+    As rwDeviceTrigger of the C API, which `ropewalk::device::launch` takes.
+    """
+
+    address: int
+    value: int
 
 
 def _buffer(array: Any, name: str, *, writable: bool) -> Buffer:
@@ -360,6 +370,19 @@ class Batch(ProcessBound):
         """
         self._window._open()
         return Window._start("rwBatchLaunch", (self._handle,), None, self, blocking, stream)
+
+    def arm(self, stream: Stream) -> Trigger:
+        """Enqueues it, to begin when something on the window's GPU has stored the trigger.
+
+        That is a kernel on another stream: `ropewalk::device::launch` of device.cuh, or any other
+        that stores `value` at `address` after what the batch sends. Until then the stream stands
+        still, however long that takes, unless the communicator breaks or ends. Each call gives a
+        trigger for one launch.
+        """
+        self._window._open()
+        trigger = DeviceTrigger()
+        check(library().rwBatchArm(self._handle, stream_handle(stream), ctypes.byref(trigger)))
+        return Trigger(int(trigger.word), int(trigger.value))
 
     def __del__(self) -> None:
         """Frees it. While it is launched its handle keeps it."""

@@ -26,6 +26,7 @@
 #include "core/error.h"
 #include "core/testing/seeds.h"
 #include "message/messenger.h"
+#include "message/puts_and_signals.h"
 #include "transport/window/device/gpu.h"
 
 namespace ropewalk::comm {
@@ -552,7 +553,41 @@ TEST_P(DeviceWindows, ABatchForKernelsSaysWhereEverythingGoes) {
   });
 }
 
-// What a kernel stores the test has another stream store.
+// A kernel of the stand-in (tests/stand_ins/cuda.cc), of one thread: launch() of device.cuh.
+struct HostKernel {
+  using Find = void* (*)(const void* context, gpus::CuPointer address, std::size_t bytes);
+  std::size_t argument_bytes;
+  void (*run)(void* argument, Find find, const void* context);
+};
+void launch_by_trigger(void* argument, HostKernel::Find find, const void* context) {
+  auto& trigger = *static_cast<rwDeviceTrigger*>(argument);
+  trigger.word = static_cast<std::uint64_t*>(
+      find(context, reinterpret_cast<gpus::CuPointer>(trigger.word), sizeof *trigger.word));
+  device::launch(device::Thread{}, trigger);
+}
+
+// A stream's write, or a kernel on it, stores the trigger.
+void store(const message::StreamCalls::Trigger& trigger, const gpus::Gpu& gpu,
+           const TestStream& stream, bool by_kernel) {
+  const gpus::CudaApi& cuda = gpu.cuda();
+  const gpus::CurrentContext current(cuda, gpu.context());
+  if (!by_kernel) {
+    cuda.check(cuda.stream_write64(stream.get(), trigger.word, trigger.value, 0), "a trigger");
+    return;
+  }
+  static constexpr HostKernel kKernel{sizeof(rwDeviceTrigger), launch_by_trigger};
+  struct {
+    std::array<unsigned, 7> sizes{1, 1, 1, 1, 1, 1, 0};
+    gpus::CuStream stream = nullptr;
+  } config;
+  config.stream = stream.get();
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  rwDeviceTrigger given{reinterpret_cast<std::uint64_t*>(trigger.word), trigger.value};
+  std::array<void*, 1> arguments{&given};
+  cuda.check(cuda.launch(&config, const_cast<HostKernel*>(&kKernel), arguments.data(), nullptr),
+             "cuLaunchKernelEx");
+}
+
 TEST_P(DeviceWindows, AnArmedBatchBeginsWithItsTrigger) {
   ranks(2, [&](Communicator& comm) {
     DeviceEnd end(comm, GetParam(), 100);
@@ -571,9 +606,7 @@ TEST_P(DeviceWindows, AnArmedBatchBeginsWithItsTrigger) {
       EXPECT_FALSE(end.stream().idle());
       EXPECT_EQ(comm.arrived(end.window(), peer, 0), static_cast<std::uint64_t>(turn));
       comm.barrier();
-      const gpus::CudaApi& cuda = end.gpu().cuda();
-      const gpus::CurrentContext current(cuda, end.gpu().context());
-      cuda.check(cuda.stream_write64(other.get(), trigger.word, trigger.value, 0), "a trigger");
+      store(trigger, end.gpu(), other, turn != 1);
       ASSERT_TRUE(end.stream().wait());
       EXPECT_EQ(end.read(0, 100), pattern(100, peer, 3));
       comm.barrier();
@@ -736,6 +769,133 @@ TEST_P(DeviceWindows, AnAbortEndsAStreamsWait) {
       EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
       EXPECT_THROW(end.enqueue(end.wait(1)), Error);
       EXPECT_THROW(end.enqueue(batch), Error);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// A trigger may come as late as the program pleases: no deadline ends the wait for it, but what
+// breaks the communicator does.
+TEST_P(DeviceWindows, AnAbortEndsTheWaitForATrigger) {
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
+  std::latch ready(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime_);
+      DeviceEnd end(*comm, GetParam(), 8);
+      comm->barrier();
+      if (r == 1) {
+        ready.arrive_and_wait();
+        comm->abort("enough");
+        return;
+      }
+      comm->set_timeout(std::chrono::milliseconds(50));
+      Batch batch;
+      comm->add(batch, end.signal(1));
+      (void)comm->arm(batch, end.stream().get());
+      EXPECT_FALSE(end.stream().wait(std::chrono::milliseconds(500)));
+      ready.arrive_and_wait();
+      EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
+      try {
+        (void)comm->arm(batch, end.stream().get());
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), ::testing::HasSubstr("rank 1 aborted")) << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Who leaves in order waits for what streams hold, until the deadline.
+TEST_P(DeviceWindows, LeavingWaitsForATriggerUntilTheDeadline) {
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
+  std::latch ended(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 2, runtime_);
+      DeviceEnd end(*comm, GetParam(), 8);
+      comm->barrier();
+      if (r == 0) {
+        comm->set_timeout(std::chrono::milliseconds(200));
+        Batch batch;
+        comm->add(batch, end.signal(1));
+        (void)comm->arm(batch, end.stream().get());
+        try {
+          comm->finalize();
+          ADD_FAILURE() << "no error";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), Errc::kTimeout) << error.what();
+        }
+        EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
+      }
+      ended.arrive_and_wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// What is asked of a stream for a rank that left is refused without effect, also what was prepared
+// before; a wait for its signals ends.
+TEST_P(DeviceWindows, ARankThatLeftIsNamedAndStreamsGoOn) {
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
+  std::latch exchanged(2);
+  std::latch ended(3);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 3, runtime_);
+      DeviceEnd end(*comm, GetParam(), 100);
+      const Buffer source(end.gpu(), pattern(100, r, 1));
+      Batch batch;
+      if (r != 2) {
+        comm->add(batch, end.put(2, 0, source.data(), 100));
+        comm->add(batch, end.signal(2));
+        end.enqueue(batch);
+        EXPECT_TRUE(end.stream().wait());
+        end.run(end.flush(2));
+      }
+      comm->barrier();
+      if (r == 2) {
+        comm->finalize();
+        ended.arrive_and_wait();
+        return;
+      }
+      const int peer = 1 - r;
+      EXPECT_EQ(refusal_of([&] { end.run(end.wait(2)); }).first, Errc::kPeerLost);
+      const auto expect_left = [&](const std::function<void()>& call) {
+        const std::pair<Errc, std::string> refusal = refusal_of(call);
+        EXPECT_EQ(refusal.first, Errc::kPeerLost) << refusal.second;
+        EXPECT_THAT(refusal.second, ::testing::HasSubstr("rank 2 left"));
+      };
+      for (const OperationSpec& spec :
+           {end.put(2, 0, source.data(), 100), end.get(2, 0, source.data(), 100), end.signal(2),
+            end.flush(2)}) {
+        expect_left([&] { end.enqueue(spec); });
+      }
+      expect_left([&] { end.enqueue(batch); });
+      expect_left([&] { (void)comm->arm(batch, end.stream().get()); });
+      // The others go on.
+      end.enqueue(end.put(peer, 0, source.data(), 100));
+      end.enqueue(end.signal(peer));
+      end.enqueue(end.wait(peer));
+      EXPECT_TRUE(end.stream().wait());
+      EXPECT_EQ(end.read(0, 100), pattern(100, peer, 1));
+      exchanged.arrive_and_wait();
+      if (r == 0) {
+        end.enqueue(end.wait(2));
+        EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
+        try {
+          end.run(end.signal(peer));
+          ADD_FAILURE() << "no error";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), Errc::kPeerLost) << error.what();
+          EXPECT_THAT(error.what(), ::testing::HasSubstr("rank 2 left"));
+        }
+      }
+      ended.arrive_and_wait();
     });
   }
   for (std::thread& thread : threads) thread.join();

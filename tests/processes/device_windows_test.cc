@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -104,9 +105,10 @@ TEST_P(DeviceProcesses, StreamsAndTheHostPutSignalAndGet) {
   expect_done(ranks, 3);
 }
 
-// A stream waits for what the killed rank would have sent: it goes on, and the next call says why.
-TEST_P(DeviceProcesses, AKilledPeerEndsAStreamsWait) {
-  const Case& each = GetParam();
+// What `enqueue` leaves in a stream of each rank ends when rank 1 is killed: the stream goes on,
+// and the next call says why.
+void expect_end(const Case& each,
+                const std::function<void(comm::Communicator&, Window&, gpus::CuStream)>& enqueue) {
   RankProcesses ranks(2, options_of(each), [&](comm::Communicator& comm) -> std::string {
     gpus::Gpu& gpu = gpu_of(comm, each);
     WindowSpec spec;
@@ -115,8 +117,7 @@ TEST_P(DeviceProcesses, AKilledPeerEndsAStreamsWait) {
     const gpus::CurrentContext current(gpu.cuda(), gpu.context());
     gpus::CuStream stream = nullptr;
     gpu.cuda().check(gpu.cuda().stream_create(&stream, gpus::kCuStreamNonBlocking, 0), "stream");
-    const OperationSpec wait = operation(OperationKind::kWaitSignal, window, 1 - comm.rank());
-    comm.enqueue({&wait, 1}, stream);
+    enqueue(comm, window, stream);
     comm.barrier();
     if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::minutes(1));
     while (gpu.cuda().stream_query(stream) == gpus::kCuNotReady) {
@@ -134,6 +135,22 @@ TEST_P(DeviceProcesses, AKilledPeerEndsAStreamsWait) {
   EXPECT_EQ(report->code, Errc::kPeerLost) << report->text;
   EXPECT_NE(report->text.find("rank 1"), std::string::npos) << report->text;
   EXPECT_LT(report->when - killed, std::chrono::seconds(3));
+}
+
+TEST_P(DeviceProcesses, AKilledPeerEndsAStreamsWait) {
+  expect_end(GetParam(), [](comm::Communicator& comm, Window& window, gpus::CuStream stream) {
+    const OperationSpec wait = operation(OperationKind::kWaitSignal, window, 1 - comm.rank());
+    comm.enqueue({&wait, 1}, stream);
+  });
+}
+
+// Whose trigger would come from this rank itself.
+TEST_P(DeviceProcesses, AKilledPeerEndsTheWaitForATrigger) {
+  expect_end(GetParam(), [](comm::Communicator& comm, Window& window, gpus::CuStream stream) {
+    message::Batch batch;
+    comm.add(batch, operation(OperationKind::kSignal, window, 1 - comm.rank()));
+    (void)comm.arm(batch, stream);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceProcesses,

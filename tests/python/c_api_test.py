@@ -16,8 +16,7 @@ HEADERS = ROOT / "include" / "ropewalk"
 
 # What Python has no use for, and what gives no rwResult_t, whose prototypes library() sets.
 NOT_BY_PROTOTYPE = {
-    *("rwMeasure", "rwTopologyReadFile", "rwWindowDevice", "rwBatchArm"),
-    "rwBatchDevice",
+    *("rwMeasure", "rwTopologyReadFile", "rwWindowDevice", "rwBatchDevice"),
     *("rwGetErrorString", "rwGetLastError", "rwRequestError", "rwWhyNoDevice", "rwFreeText"),
 }
 INT_PLACE = ctypes.POINTER(ctypes.c_int)
@@ -51,6 +50,7 @@ TYPES: dict[str, Any] = {
     "rwMessageWindow_t*": ctypes.POINTER(_library.MessageWindow),
     "rwBatch_t": _library.Batch,
     "rwBatch_t*": ctypes.POINTER(_library.Batch),
+    "rwDeviceTrigger*": ctypes.POINTER(_library.DeviceTrigger),
     "uint64_t": ctypes.c_uint64,
     "uint64_t*": ctypes.POINTER(ctypes.c_uint64),
     "void**": ctypes.POINTER(ctypes.c_void_p),

@@ -215,12 +215,59 @@ print("all done")
 """
 
 
-def test_queues_on_gpus() -> None:
+# The driver's own store is in place of a kernel's.
+ARMED = """
+import ctypes, os, time
+import numpy, ropewalk
+driver = ctypes.CDLL(os.environ["ROPEWALK_CUDA_LIBRARY"])
+def call(name, *arguments):
+    result = getattr(driver, name)(*arguments)
+    assert result == 0, (name, result)
+comms = ropewalk.init_all(2)
+with ropewalk.group():
+    windows = [comm.window(8, device="cuda:0") for comm in comms]
+context, streams = ctypes.c_void_p(), [ctypes.c_void_p(), ctypes.c_void_p()]
+call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+call("cuCtxPushCurrent_v2", context)
+for stream in streams:
+    call("cuStreamCreateWithPriority", ctypes.byref(stream), 1, 0)
+pinned = ctypes.c_void_p()
+call("cuMemHostAlloc", ctypes.byref(pinned), 8, 3)
+source = numpy.frombuffer((ctypes.c_char * 8).from_address(pinned.value), "int64")
+batch = windows[0].batch().put(source, 1).signal(1)
+try:
+    windows[0].batch().arm(streams[0].value)
+except ropewalk.UsageError as error:
+    assert "no operations" in str(error)
+else:
+    raise AssertionError("not refused")
+got = numpy.zeros(1, "int64")
+for turn in range(3):
+    trigger = batch.arm(streams[0].value)
+    time.sleep(0.01)
+    assert windows[1].signals(0) == turn
+    source[0] = 70 + turn
+    call("cuStreamWriteValue64_v2", streams[1], ctypes.c_uint64(trigger.address),
+         ctypes.c_uint64(trigger.value), 0)
+    windows[1].wait_signal(0)
+    windows[1].get(got, 1)
+    assert got[0] == 70 + turn, got
+while driver.cuStreamQuery(streams[0]) != 0:
+    time.sleep(0.001)
+with ropewalk.group():
+    for window in windows:
+        window.close()
+print("all done")
+"""
+
+
+@pytest.mark.parametrize("program", [ON_STAND_IN, ARMED], ids=["queues", "armed"])
+def test_on_gpus(program: str) -> None:
     library = Path(os.environ.get("RW_BUILD_DIR", "build")) / "tests" / "libstand_in_cuda.so"
     if not library.exists():
         pytest.skip("no build with tests at hand ($RW_BUILD_DIR)")
     ended = subprocess.run(
-        [sys.executable, "-c", ON_STAND_IN],
+        [sys.executable, "-c", program],
         env={**os.environ, "ROPEWALK_CUDA_LIBRARY": str(library.resolve())},
         capture_output=True,
         text=True,
