@@ -19,7 +19,7 @@ import numpy as np  # noqa: E402
 import ropewalk  # noqa: E402
 import torch  # noqa: E402
 from ropewalk.communicator import Communicator  # noqa: E402
-from ropewalk.window import Window  # noqa: E402
+from ropewalk.window import DeviceMemory, Window  # noqa: E402
 
 SIZES = (8, 1000, 65_536, (1 << 20) + 4, 8 << 20)
 
@@ -155,6 +155,32 @@ def batches(comm: Communicator) -> None:
         assert window.signals(peer) == 21
         there = part_of(window)[peer * nbytes : (peer + 1) * nbytes]
         assert torch.equal(there, values(peer, nbytes, 1))
+    window.close()
+
+
+def armed(comm: Communicator) -> None:
+    """A kernel of PyTorch stores the trigger of what was prepared."""
+    right, left = neighbours(comm)
+    nbytes = 100_000
+    window = comm.window(nbytes, slots=2, device=torch.cuda.current_device())
+    source = torch.zeros(nbytes, dtype=torch.uint8, device="cuda")
+    batch = window.batch().put(source, right).signal(right)
+    stream, other = torch.cuda.Stream(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    for turn in range(20):
+        trigger = batch.arm(stream)
+        window.wait_signal(left, stream=stream)
+        assert not stream.query()
+        word = torch.as_tensor(DeviceMemory(trigger.address, 8), device="cuda").view(torch.int64)
+        with torch.cuda.stream(other):
+            source.copy_(values(comm.rank, nbytes, turn))
+            word.fill_(trigger.value)
+        stream.synchronize()
+        assert torch.equal(part_of(window), values(left, nbytes, turn)), turn
+        torch.cuda.synchronize()
+        window.signal(left, 1)  # it may put again
+        window.wait_signal(right, 1)
+    comm.check()
     window.close()
 
 
@@ -394,7 +420,7 @@ def deadline(comm: Communicator) -> None:
 PARTS: dict[str, Callable[[Communicator], None]] = {
     function.__name__: function
     for function in (
-        *(host, streams, queues, gets, batches, launches, lists),
+        *(host, streams, queues, gets, batches, armed, launches, lists),
         *(graphs, refused, until_lost, deadline),
     )
 }

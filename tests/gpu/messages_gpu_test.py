@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,13 +26,13 @@ def run(part: str, ranks: int = 2) -> None:
         assert "all done" in ended.output
 
 
-def start_two(command: list[str], settings: list[dict[str, str]]) -> list[subprocess.Popen[str]]:
-    """Two ranks, each with its settings besides torchrun's variables."""
-    port = str(launcher.free_port())
+def start(command: list[str], settings: list[dict[str, str]]) -> list[subprocess.Popen[str]]:
+    """Ranks, each with its settings besides torchrun's variables."""
+    port, size = str(launcher.free_port()), str(len(settings))
     processes = []
-    for rank in range(2):
-        variables = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
-        variables |= {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for rank in range(len(settings)):
+        variables = {"RANK": str(rank), "WORLD_SIZE": size, "LOCAL_RANK": str(rank)}
+        variables |= {"LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         processes.append(
             subprocess.Popen(
                 command,
@@ -44,12 +45,12 @@ def start_two(command: list[str], settings: list[dict[str, str]]) -> list[subpro
     return processes
 
 
-def run_two(command: list[str], settings: list[dict[str, str]]) -> str:
-    """What rank 0 printed. Both must end well."""
-    processes = start_two(command, settings)
+def run_all(command: list[str], settings: list[dict[str, str]]) -> str:
+    """What rank 0 printed. All must end well."""
+    processes = start(command, settings)
     try:
         said = [process.communicate(timeout=DEADLINE_SECONDS)[0] for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], said
+        assert all(process.returncode == 0 for process in processes), "\n".join(said)
         return said[0]
     finally:
         for process in processes:
@@ -65,6 +66,7 @@ def run_two(command: list[str], settings: list[dict[str, str]]) -> str:
         "queues",
         "gets",
         "batches",
+        "armed",
         "launches",
         "lists",
         "graphs",
@@ -105,7 +107,7 @@ def test_kernels_streams_batches_and_graphs(hosts: int, net: str) -> None:
     settings: list[dict[str, str]] = [{}, {}]
     if hosts == 2:
         settings = [{"ROPEWALK_HOST_ID": f"host{rank}", "ROPEWALK_NET": net} for rank in range(2)]
-    said = run_two([str(BUILD / "tests" / "gpu_message_times"), str(4 << 20), "1"], settings)
+    said = run_all([str(BUILD / "tests" / "gpu_message_times"), str(4 << 20), "1"], settings)
     rows = [line.split() for line in said.splitlines()]
     ours = {"kernel", "blocks", "queue", "queues", "stream", "message", "chain"}
     ours |= {"pair", "batch", "whole", "list", "lists", "graph"}
@@ -127,7 +129,7 @@ def test_kernels_streams_batches_and_graphs(hosts: int, net: str) -> None:
     ],
 )
 def test_examples(command: list[str], expected: str) -> None:
-    assert expected in run_two(command, [{}, {}])
+    assert expected in run_all(command, [{}, {}])
 
 
 def test_memory_that_has_no_handle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,10 +154,46 @@ def test_a_killed_rank_ends_a_streams_wait(waiter: str) -> None:
     program = str(Path(__file__).parent / "message_rank.py")
     by_kernels = {"ROPEWALK_STREAM_KERNELS": "1"} if waiter == "setting" else {}
     how = "driver" if waiter == "setting" else waiter
-    processes = start_two([sys.executable, program, "until_lost", how], [by_kernels] * 2)
+    processes = start([sys.executable, program, "until_lost", how], [by_kernels] * 2)
     took, words = launcher.lost_after_kill(processes, DEADLINE_SECONDS)
     assert "rank 1" in words
     print(f"the stream went on {took:.3f} s after the kill")
+    assert took < 2  # PEER_LOSS_TIME is 1 s
+
+
+def hosts(ranks: int, count: int, net: str) -> list[dict[str, str]]:
+    """The ranks' settings, as if they were on so many hosts."""
+    if count == 1:
+        return [{} for _ in range(ranks)]
+    return [
+        {"ROPEWALK_HOST_ID": f"host{rank * count // ranks}", "ROPEWALK_NET": net}
+        for rank in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize("part", ["forms", "armed"])
+@pytest.mark.parametrize(
+    ("ranks", "count", "net"),
+    [(2, 1, "auto"), (3, 1, "auto"), (4, 1, "auto"), (2, 2, "shm"), (3, 2, "tcp")],
+)
+def test_every_form_of_a_message_by_kernels(ranks: int, count: int, net: str, part: str) -> None:
+    """By threads, warps and blocks; more ranks than GPUs share them."""
+    said = run_all([str(BUILD / "tests" / "window_forms"), part], hosts(ranks, count, net))
+    print(said)
+    assert "FAILED" not in said
+    assert re.search(rf"^{ranks} ranks: .*right$", said, re.M)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("waiter", ["wait_signal", "receive", "batch", "stream", "armed"])
+def test_a_killed_rank_ends_a_kernels_wait(waiter: str, count: int) -> None:
+    """Of the program's own kernels, of a message on a stream, and of a batch without its trigger;
+    CUDA's context stays whole."""
+    command = [str(BUILD / "tests" / "window_forms"), "lost", waiter]
+    processes = start(command, hosts(2, count, "shm"))
+    took, words = launcher.lost_after_kill(processes, DEADLINE_SECONDS)
+    assert "rank 1" in words
+    print(f"{waiter}: ended {took:.3f} s after the kill: {words}")
     assert took < 2  # PEER_LOSS_TIME is 1 s
 
 
