@@ -223,6 +223,8 @@ TEST_P(DeviceFunctions, AWaitEndsByItsDeadline) {
 
 // ---- counters -----------------------------------------------------------------------------------
 
+// Of waits that an abort ends long before.
+constexpr std::int64_t kFailsAfterUs = 15'000'000;
 constexpr std::uint64_t kMostSignals = (std::uint64_t{1} << 63U) - 1;
 
 TEST_P(DeviceFunctions, CountersGoToTheirEnd) {
@@ -251,6 +253,7 @@ void expect_refusal(const std::function<Status(const Team&, const rwDeviceWindow
         const int peer = 1 - rank.rank;
         rwMessageWindow_t window = nullptr;
         check(rwWindowCreate(rank.comm, 0, 2, &window));
+        check(rwCommSetTimeout(rank.comm, kFailsAfterUs));
         rwDeviceWindow device;
         check(rwWindowDevice(window, &device));
         if (before > 0) {
@@ -320,6 +323,7 @@ TEST_P(DeviceFunctions, ABatchThatWouldOverflowIsRefused) {
           const int peer = 1 - rank.rank;
           rwMessageWindow_t window = nullptr;
           check(rwWindowCreate(rank.comm, 0, slots + 1, &window));
+          check(rwCommSetTimeout(rank.comm, kFailsAfterUs));
           rwBatch_t batch = nullptr;
           check(rwBatchCreate(rank.comm, &batch));
           for (int slot = 0; slot < slots; ++slot) {
