@@ -221,6 +221,7 @@ static bool run_armed(const Rank& rank) {
                     kScopeNames[scope], k);
         return false;
       }
+      (void)cudaGetLastError();  // that it is not ready
       if (scope == 0) {
         write_and_launch<device::Thread>
             <<<1, kThreads[0], 0, other>>>(trigger, source, kBytes, rank.rank, turn);
