@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from ropewalk.calls import collect, load, perfetto, prometheus, verdict
 from ropewalk.calls import status as asking
+from thorough import thorough_but
 
 SECONDS = 60
 
@@ -252,7 +253,7 @@ def named_endpoints(process: int) -> list[str]:
     return [name for name, _, pid in collect.endpoints() if pid == process]
 
 
-@pytest.mark.parametrize("version", [1, 6])
+@pytest.mark.parametrize("version", thorough_but([1, 6], 6))
 def test_a_job_of_nccl_that_runs_is_asked(version: int, tmp_path: Path) -> None:
     job = run_asked(version, tmp_path)
     try:

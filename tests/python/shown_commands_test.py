@@ -61,6 +61,7 @@ def test_commands(page: str, tmp_path: Path) -> None:
         assert (tmp_path / made).stat().st_size > 0, made
 
 
+@pytest.mark.thorough
 def test_training(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (command,) = re.findall(

@@ -117,21 +117,25 @@ def ropewalk(*arguments: object) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+# Processes of other tests, perhaps stopped ones, are asked as well.
+SOON = ("--timeout", 4)
+
+
 def test_the_missing_rank_is_named(job: Job) -> None:
     name = job.found().communicator
-    status, out, err = ropewalk("status", "--job", name)
+    status, out, err = ropewalk("status", "--job", name, *SOON)
     assert status == 1, err
     assert f"communicator {name}, 3 ranks" in out
     assert "all ranks completed collective 4" in out
     assert "ranks 0, 1 have in collective 5, all_reduce of 8 float32 (max)" in out
     assert "rank 2 has not entered it" in out
     assert "rank 0 has waited" in out
-    status, out, _ = ropewalk("status", "--job", name[:6], "--json")
+    status, out, _ = ropewalk("status", "--job", name[:6], "--json", *SOON)
     assert status == 1
     (document,) = json.loads(out)["communicators"]
     assert document["absent"] == [2]
     assert set(document["waits"]) == {"0", "1"}
-    status, out, _ = ropewalk("status", "--job", "not-hexadecimal")
+    status, out, _ = ropewalk("status", "--job", "not-hexadecimal", *SOON)
     # A process of another test that is stopped now might be of that job.
     assert status == 3 or "does not answer" in out
 

@@ -140,6 +140,7 @@ def test_two_local_ranks_over_two_backends(tmp_path: Path) -> None:
     assert ["(one", "rank)"] in [row[1:3] for row in rows]
 
 
+@pytest.mark.thorough
 def test_ranks_of_a_launcher_and_a_setting(tmp_path: Path) -> None:
     port = str(free_port())
     started = []
