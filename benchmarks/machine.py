@@ -99,10 +99,29 @@ def commit() -> str:
         return "unknown"
 
 
+def _processor_numbers() -> str:
+    """What tells processors apart whose names a hypervisor shortens to "AMD EPYC" and the like."""
+    keys = {"family": "cpu family", "model": "model\t", "stepping": "stepping"}
+    numbers = {name: _first_match("/proc/cpuinfo", key) for name, key in keys.items()}
+    return ", ".join(f"{name} {number}" for name, number in numbers.items())
+
+
+def _caches(cpu: int) -> str:
+    """Kind and size of each cache of a CPU; a shared one is counted whole."""
+    found = []
+    for folder in sorted(Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")):
+        level, kind, size = (_read(str(folder / name)) for name in ("level", "type", "size"))
+        letter = {"Data": "d", "Instruction": "i"}.get(kind, "")
+        found.append(f"L{level}{letter} {size}")
+    return ", ".join(found) or "unknown"
+
+
 def describe() -> dict[str, object]:
     """What a reader must know to judge the numbers."""
     return {
         "processor": _first_match("/proc/cpuinfo", "model name"),
+        "processor_numbers": _processor_numbers(),
+        "caches": _caches(min(os.sched_getaffinity(0))),
         "cpus": len(os.sched_getaffinity(0)),
         "memory": _first_match("/proc/meminfo", "MemTotal"),
         "kernel": platform.release(),
