@@ -15,8 +15,10 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from machine import ROOT, LaunchError, run_program
+from ranks import start_ranks
 
 HERE = Path(__file__).resolve().parent
 TITLES = {
@@ -37,13 +39,19 @@ OPENMPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CO
 # The provider that needs no hardware, and that all can use; from libfabric 1.18 on also `tcp`.
 FABRIC = "tcp;ofi_rxm"
 
+# The only form of these that PyTorch has; its others have separate outputs only.
+GLOO_IN_PLACE = frozenset({"all_reduce", "reduce", "broadcast"})
+
+# What MPI's launchers take for ssh when ranks of this machine are to be on two hosts.
+OTHER_HOST = str(HERE / "other_host")
+
 
 @dataclass(frozen=True)
 class Scenario:
     """Where ranks run and how their bytes travel."""
 
     ranks: int
-    medium: str  # "shm", "tcp" or "ofi"
+    medium: str  # "shm", "tcp", "ofi" or "mixed": half of the ranks as if on another host
     cpus: tuple[int, ...]
     fabric: str = FABRIC  # libfabric's provider, of "ofi"
 
@@ -58,8 +66,18 @@ class Scenario:
             "shm": "shared memory",
             "tcp": "TCP over the loopback interface",
             "ofi": f"libfabric's {self.fabric} over the loopback interface",
+            "mixed": "as if on two hosts: shared memory within each, TCP over the loopback "
+            "interface between them",
         }[self.medium]
         return f"{self.ranks} ranks {bound} {len(self.cpus)} cores, {medium}"
+
+    @property
+    def hosts(self) -> str:
+        """Of "mixed", as mpirun takes them: each has half of the ranks, in order."""
+        return f"near:{self.ranks // 2},far:{self.ranks - self.ranks // 2}"
+
+    def host_of(self, rank: int) -> str:
+        return "near" if rank < self.ranks // 2 else "far"
 
 
 @dataclass(frozen=True)
@@ -97,6 +115,9 @@ class Loop:
     over_ranks: str  # of OVER_RANKS
     limit_s: float  # per size, of a library that collapses
     region: int  # bytes of input, and of output, through which runs move; 0: hot
+    in_place: bool = (
+        False  # input and output are one buffer, of reduce, gather, scatter: the root's
+    )
 
     @property
     def time_key(self) -> str:
@@ -131,6 +152,8 @@ def settings_of(library: str, scenario: Scenario) -> list[Setting]:
             "ROPEWALK_NET": "ofi",
             "ROPEWALK_OFI_PROVIDER": scenario.fabric,
         }
+    elif scenario.medium == "mixed":
+        environment = {"ROPEWALK_SOCKET_IFNAME": "=lo", "ROPEWALK_NET": "tcp"}
     return [Setting("ropewalk", "bound", environment=environment)]
 
 
@@ -150,6 +173,11 @@ def _openmpi(scenario: Scenario, crowded: bool) -> list[Setting]:
         if crowded:
             return [setting("tcp", *tcp), setting("tcp, free", *tcp, bound=False)]
         return [setting("tcp", *tcp), setting("tcp, 2 links", *tcp, *mca(btl_tcp_links="2"))]
+    if scenario.medium == "mixed":
+        mixed = mca(pml="ob1", btl="vader,tcp,self", btl_tcp_if_include="lo")
+        mixed += mca(plm_rsh_agent=OTHER_HOST, oob_tcp_if_include="lo")
+        mixed += ["--host", scenario.hosts]
+        return [setting("vader, tcp", *mixed), setting("vader, tcp, free", *mixed, bound=False)]
     if scenario.medium == "ofi":
         ofi = mca(pml="cm", mtl="ofi", mtl_ofi_provider_include=scenario.fabric)
         if scenario.fabric == FABRIC:
@@ -169,14 +197,17 @@ def _openmpi(scenario: Scenario, crowded: bool) -> list[Setting]:
 
 
 def _mpich(scenario: Scenario) -> list[Setting]:
-    def setting(name: str, **environment: str) -> Setting:
-        return Setting("mpich", name, ("-n", str(scenario.ranks)), environment)
+    def setting(name: str, *options: str, **environment: str) -> Setting:
+        return Setting("mpich", name, ("-n", str(scenario.ranks), *options), environment)
 
     # Debian builds MPICH for ch4:ucx. It has no setting that yields an idle core
     # (MPIR_CVAR_POLLS_BEFORE_YIELD changes nothing): ranks that outnumber cores wait for the
     # scheduler's slice to end, milliseconds each.
     if scenario.medium == "tcp":
         return [setting("ucx tcp", MPIR_CVAR_NOLOCAL="1", UCX_TLS="tcp,self", UCX_NET_DEVICES="lo")]
+    if scenario.medium == "mixed":
+        hosts = ["-launcher", "ssh", "-launcher-exec", OTHER_HOST, "-hosts", scenario.hosts]
+        return [setting("posix, ucx tcp", *hosts, UCX_TLS="tcp,self", UCX_NET_DEVICES="lo")]
     if scenario.medium == "ofi":
         return [
             setting(
@@ -230,12 +261,23 @@ class Libraries:
             return str(self.prefixes[mpi] / "bin" / name)
         return f"{name}.{mpi}" if name in ("mpicc", "mpirun") else name
 
-    def settings(self, library: str, scenario: Scenario) -> list[Setting]:
-        """Those of settings_of() that this build of the library can run."""
-        settings = settings_of(library, scenario)
+    def obstacle(self, library: str, scenario: Scenario, loop: Loop) -> str:
+        """Why the library has no figures there; "" if it has."""
         if library == "mpich" and scenario.medium == "ofi" and not self._mpich_has_libfabric():
-            return []
-        return settings
+            return "built without libfabric (mpichversion)"
+        if library == "gloo" and loop.in_place and loop.operation not in GLOO_IN_PLACE:
+            return f"PyTorch has no {loop.operation} in place"
+        if scenario.medium != "mixed" or library == "ropewalk":
+            return ""
+        if library == "gloo":
+            return "has TCP alone"
+        if library == "ucc":
+            return "UCX looks for itself which ranks are on its host"
+        try:
+            run_program([OTHER_HOST, "far", "true"])
+        except LaunchError as error:
+            return f"no host by another name: {error}"
+        return ""
 
     def _mpich_has_libfabric(self) -> bool:
         lines = run_program([self.program("mpich", "mpichversion")]).splitlines()
@@ -317,7 +359,7 @@ class Libraries:
         command += [loop.operation]
         if setting.library != "gloo":
             command += [cpus if setting.bound else "-", str(int(loop.blocking)), str(loop.limit_s)]
-            command += [str(loop.region)]
+            command += [str(loop.region), str(int(loop.in_place))]
         command += [str(plan) for plan in loop.sizes]
         failure = ""
         try:
@@ -339,14 +381,12 @@ class Libraries:
         self, setting: Setting, scenario: Scenario, loop: Loop, factor: int, fence: list[str]
     ) -> tuple[list[dict[str, float]], str]:
         rows: list[dict[str, float]] = []
-        # MPI and PyTorch broadcast in place, so Ropewalk's in-place column is compared.
-        column = "in_place" if loop.operation == "broadcast" else "out_of_place"
         for run in runs_of_equal_iterations(loop.sizes, factor):
             with tempfile.TemporaryDirectory() as folder:
                 # As in nccl-tests, `bench -J` does not overwrite an existing file.
                 file = Path(folder) / "results.json"
                 command = [*fence, str(self.ropewalk), "bench", loop.operation]
-                command += ["--ranks", str(scenario.ranks), "--pin"]
+                command += ["--pin"]
                 command += ["-b", str(run[0].size), "-e", str(run[-1].size), "-f", str(factor)]
                 command += ["-n", str(run[0].iterations), "-w", str(run[0].warmup)]
                 command += ["-z", str(int(loop.blocking)), "-c", "1", "-d", "float", "-o", "sum"]
@@ -354,26 +394,38 @@ class Libraries:
                 command += ["-a", OVER_RANKS[loop.over_ranks][1]]
                 command += [] if loop.region else ["--hot"]
                 try:
-                    run_program(command, setting.environment, 120)
-                    document = json.loads(file.read_text())
-                    results = document["results"]
-                    moved = document["buffers"]["region_bytes"]
-                    if moved != loop.region:
-                        raise LaunchError(f"buffers moved through {moved} bytes, not {loop.region}")
-                except (LaunchError, KeyError, ValueError) as error:
+                    _run_ropewalk(command, setting, scenario)
+                    rows += rows_of_bench(json.loads(file.read_text()), loop, run[0].iterations)
+                except (LaunchError, KeyError, TypeError, ValueError) as error:
                     return rows, f"{type(error).__name__}: {error}"
-            for result in results:
-                timed = result[column]
-                time_us = float(timed["time"])
-                rows.append(
-                    {
-                        "size": int(result["size"]),
-                        "iterations": run[0].iterations,
-                        loop.time_key: time_us,
-                        "wrong": int(float(timed["nwrong"] or 0)),
-                    }
-                )
         return rows, ""
+
+
+def _run_ropewalk(command: list[str], setting: Setting, scenario: Scenario) -> None:
+    if scenario.medium != "mixed":
+        run_program([*command, "--ranks", str(scenario.ranks)], setting.environment, 120)
+        return
+    hosts = [{"ROPEWALK_HOST_ID": scenario.host_of(rank)} for rank in range(scenario.ranks)]
+    environments = [setting.environment | host for host in hosts]
+    start_ranks(Path(command[0]), command[1:], environments, 120)
+
+
+def rows_of_bench(document: dict[str, Any], loop: Loop, iterations: int) -> list[dict[str, float]]:
+    """The rows of a file that `ropewalk bench -J` wrote."""
+    moved = document["buffers"]["region_bytes"]
+    if moved != loop.region:
+        raise LaunchError(f"buffers moved through {moved} bytes, not {loop.region}")
+    # MPI and PyTorch broadcast in place alone.
+    column = "in_place" if loop.in_place or loop.operation == "broadcast" else "out_of_place"
+    return [
+        {
+            "size": int(result["size"]),
+            "iterations": iterations,
+            loop.time_key: float(result[column]["time"]),
+            "wrong": int(float(result[column]["nwrong"] or 0)),
+        }
+        for result in document["results"]
+    ]
 
 
 def runs_of_equal_iterations(sizes: tuple[SizePlan, ...], factor: int) -> list[list[SizePlan]]:

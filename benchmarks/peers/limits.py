@@ -77,10 +77,11 @@ def best_rate(curve: tuple[tuple[int, float], ...], size: float) -> float:
     return max((rate for at, rate in curve if at >= size), default=curve[-1][1])
 
 
-def bytes_touched(operation: str, ranks: int, size: int) -> tuple[int, int]:
+def bytes_touched(operation: str, ranks: int, size: int, in_place: bool) -> tuple[int, int]:
     """Bytes that all ranks together must at least write to outputs and read from inputs.
 
-    `size` is nccl-tests' column: the larger of the bytes that a rank sends and receives.
+    `size` is nccl-tests' column: the larger of the bytes that a rank sends and receives. In place a
+    rank's own block is where it belongs: nobody copies it.
     """
     everywhere = ranks * size
     written = {
@@ -91,6 +92,10 @@ def bytes_touched(operation: str, ranks: int, size: int) -> tuple[int, int]:
         "broadcast": (ranks - 1) * size,  # in place: the root writes nothing
     }.get(operation, size)
     read = size if operation in ("all_gather", "broadcast", "gather", "scatter") else everywhere
+    if in_place and operation == "all_gather":
+        written -= size
+    if in_place and operation in ("gather", "scatter"):
+        return written - size // ranks, read - size // ranks
     return written, read
 
 
@@ -102,6 +107,7 @@ def bound_us(
     size: int,
     blocking: bool,
     fresh: bool,
+    in_place: bool = False,
 ) -> float:
     """No library can run `operation` faster, on average over a back-to-back loop.
 
@@ -123,7 +129,7 @@ def bound_us(
         switches = crowd / ranks if crowd > 1 else 0.0
     switch_us = switches * limits.switch_us if hops else 0.0
     latency_us = max(hops * limits.line_one_way_us, switch_us, limits.line_stream_us)
-    written, read = (total / cores for total in bytes_touched(operation, ranks, size))
+    written, read = (total / cores for total in bytes_touched(operation, ranks, size, in_place))
     held = float(SIZES[-1]) if fresh else 0.0
     write_us = written / best_rate(limits.copy_gb_per_s, max(written, held)) / 1e3
     read_us = read / best_rate(limits.read_gb_per_s, max(read, held)) / 1e3

@@ -1,6 +1,6 @@
 /* Times one collective of an MPI library. The same source is compiled by every MPI's mpicc.
  *
- *   mpi_bench OPERATION CPUS BLOCKING LIMIT_S REGION SIZE:WARMUP:ITERATIONS...
+ *   mpi_bench OPERATION CPUS BLOCKING LIMIT_S REGION IN_PLACE SIZE:WARMUP:ITERATIONS...
  *
  * The loop is that of rwMeasure: warm-up, barrier, iterations back to back (BLOCKING 1: a barrier
  * after each), mean over iterations, then mean (smallest, largest) over ranks. The result is
@@ -8,9 +8,11 @@
  * seconds by the first warm-up iterations, so that a very slow library does not delay the others.
  * Each run takes the memory after that of the run before, cyclically, within REGION bytes of input
  * and as many of output, in steps of whole cache lines, so that data comes from memory; REGION 0:
- * all take the same, and data comes from caches. SIZE is as in nccl-tests: the larger of the bytes
- * that a rank sends and receives. CPUS is a comma-separated list (rank r is bound to entry r modulo
- * its length, before MPI starts) or "-": the launcher binds, or nobody does.
+ * all take the same, and data comes from caches. IN_PLACE 1: input and output are one buffer, and
+ * MPI_IN_PLACE says so where MPI has it: on all ranks, and of reduce, gather and scatter at the
+ * root alone; such runs move through REGION bytes in all. SIZE is as in nccl-tests: the larger of
+ * the bytes that a rank sends and receives. CPUS is a comma-separated list (rank r is bound to
+ * entry r modulo its length, before MPI starts) or "-": the launcher binds, or nobody does.
  *
  * Rank 0 prints JSON lines: one that names the library, then one per size. */
 #define _GNU_SOURCE
@@ -66,11 +68,12 @@ static void bind_to_cpu(const char* list) {
 
 typedef struct Buffers {
   float* send;
-  float* recv;
+  float* recv;   /* in place: the same as `send` */
   int count;     /* elements as in the MPI call: of the whole message, or of one rank's block */
   size_t stride; /* elements from the memory of one run to that of the next */
   size_t places; /* how many there are */
   size_t place;  /* that of the next run */
+  int in_place;
 } Buffers;
 
 static void advance(Buffers* b) {
@@ -81,29 +84,43 @@ static void advance(Buffers* b) {
   b->place = last ? 0 : b->place + 1;
 }
 
+/* The argument that is MPI_IN_PLACE where input and output are one buffer. */
+static void* unless_in_place(const Buffers* b, float* separate) {
+  return b->in_place ? MPI_IN_PLACE : separate;
+}
+static void* unless_in_place_at_root(const Buffers* b, float* separate) {
+  return g_rank == kRoot ? unless_in_place(b, separate) : separate;
+}
+
 static void all_reduce(const Buffers* b) {
-  MPI_Allreduce(b->send, b->recv, b->count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  const void* send = unless_in_place(b, b->send);
+  MPI_Allreduce(send, b->recv, b->count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 static void all_gather(const Buffers* b) {
-  MPI_Allgather(b->send, b->count, MPI_FLOAT, b->recv, b->count, MPI_FLOAT, MPI_COMM_WORLD);
+  const void* send = unless_in_place(b, b->send);
+  MPI_Allgather(send, b->count, MPI_FLOAT, b->recv, b->count, MPI_FLOAT, MPI_COMM_WORLD);
 }
 static void reduce_scatter(const Buffers* b) {
-  MPI_Reduce_scatter_block(b->send, b->recv, b->count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  const void* send = unless_in_place(b, b->send);
+  MPI_Reduce_scatter_block(send, b->recv, b->count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 static void broadcast(const Buffers* b) {
   MPI_Bcast(g_rank == kRoot ? b->send : b->recv, b->count, MPI_FLOAT, kRoot, MPI_COMM_WORLD);
 }
 static void reduce(const Buffers* b) {
-  MPI_Reduce(b->send, b->recv, b->count, MPI_FLOAT, MPI_SUM, kRoot, MPI_COMM_WORLD);
+  const void* send = unless_in_place_at_root(b, b->send);
+  MPI_Reduce(send, b->recv, b->count, MPI_FLOAT, MPI_SUM, kRoot, MPI_COMM_WORLD);
 }
 static void all_to_all(const Buffers* b) {
   MPI_Alltoall(b->send, b->count, MPI_FLOAT, b->recv, b->count, MPI_FLOAT, MPI_COMM_WORLD);
 }
 static void gather(const Buffers* b) {
-  MPI_Gather(b->send, b->count, MPI_FLOAT, b->recv, b->count, MPI_FLOAT, kRoot, MPI_COMM_WORLD);
+  const void* send = unless_in_place_at_root(b, b->send);
+  MPI_Gather(send, b->count, MPI_FLOAT, b->recv, b->count, MPI_FLOAT, kRoot, MPI_COMM_WORLD);
 }
 static void scatter(const Buffers* b) {
-  MPI_Scatter(b->send, b->count, MPI_FLOAT, b->recv, b->count, MPI_FLOAT, kRoot, MPI_COMM_WORLD);
+  void* recv = unless_in_place_at_root(b, b->recv);
+  MPI_Scatter(b->send, b->count, MPI_FLOAT, recv, b->count, MPI_FLOAT, kRoot, MPI_COMM_WORLD);
 }
 static void sendrecv(const Buffers* b) {
   const int next = (g_rank + 1) % g_ranks;
@@ -149,7 +166,11 @@ static float expect_previous(size_t element, size_t block) {
   return input((g_rank + g_ranks - 1) % g_ranks, element);
 }
 
-enum Receivers { kEveryRank, kRootOnly, kAllButRoot };
+enum Ranks { kEveryRank, kRootOnly, kAllButRoot };
+
+static int is_among(enum Ranks ranks) {
+  return ranks == kEveryRank || (ranks == kRootOnly) == (g_rank == kRoot);
+}
 
 typedef struct Operation {
   const char* name;
@@ -157,19 +178,21 @@ typedef struct Operation {
   float (*expected)(size_t element, size_t block);
   int send_is_block; /* the buffer holds one rank's block, not the whole */
   int recv_is_block;
-  enum Receivers receivers;
+  enum Ranks senders;
+  enum Ranks receivers;
+  int has_in_place; /* in Ropewalk too */
 } Operation;
 
 static const Operation kOperations[] = {
-    {"all_reduce", all_reduce, expect_sum, 0, 0, kEveryRank},
-    {"all_gather", all_gather, expect_gathered, 1, 0, kEveryRank},
-    {"reduce_scatter", reduce_scatter, expect_scattered_sum, 0, 1, kEveryRank},
-    {"broadcast", broadcast, expect_root, 0, 0, kAllButRoot},
-    {"reduce", reduce, expect_sum, 0, 0, kRootOnly},
-    {"all_to_all", all_to_all, expect_exchanged, 0, 0, kEveryRank},
-    {"gather", gather, expect_gathered, 1, 0, kRootOnly},
-    {"scatter", scatter, expect_scattered, 0, 1, kEveryRank},
-    {"sendrecv", sendrecv, expect_previous, 0, 0, kEveryRank},
+    {"all_reduce", all_reduce, expect_sum, 0, 0, kEveryRank, kEveryRank, 1},
+    {"all_gather", all_gather, expect_gathered, 1, 0, kEveryRank, kEveryRank, 1},
+    {"reduce_scatter", reduce_scatter, expect_scattered_sum, 0, 1, kEveryRank, kEveryRank, 1},
+    {"broadcast", broadcast, expect_root, 0, 0, kRootOnly, kAllButRoot, 1},
+    {"reduce", reduce, expect_sum, 0, 0, kEveryRank, kRootOnly, 1},
+    {"all_to_all", all_to_all, expect_exchanged, 0, 0, kEveryRank, kEveryRank, 0},
+    {"gather", gather, expect_gathered, 1, 0, kEveryRank, kRootOnly, 1},
+    {"scatter", scatter, expect_scattered, 0, 1, kRootOnly, kEveryRank, 1},
+    {"sendrecv", sendrecv, expect_previous, 0, 0, kEveryRank, kEveryRank, 0},
 };
 
 static const Operation* find_operation(const char* name) {
@@ -202,18 +225,35 @@ static float* allocate(size_t elements) {
   return memory;
 }
 
+/* Where this rank's input begins: in place, its block of a gathered output. */
+static float* input_of(const Operation* operation, const Buffers* b) {
+  const int within = b->in_place && operation->send_is_block && is_among(operation->receivers);
+  return within ? b->recv + (size_t)g_rank * (size_t)b->count : b->send;
+}
+
+/* Where its output begins: in place, the root's block of a scattered input stays where it is, but
+ * MPI_Reduce_scatter_block's output is always at the buffer's begin. */
+static float* output_of(const Operation* operation, const Buffers* b) {
+  const int within = b->in_place && operation->senders == kRootOnly && g_rank == kRoot;
+  return within && operation->recv_is_block ? b->send + (size_t)kRoot * (size_t)b->count : b->recv;
+}
+
 static unsigned long long wrong_elements(const Operation* operation, const Buffers* b,
                                          size_t send_elems, size_t recv_elems) {
   const size_t block = (size_t)b->count;
-  for (size_t i = 0; i < send_elems; ++i) b->send[i] = input(g_rank, i);
   for (size_t i = 0; i < recv_elems; ++i) b->recv[i] = -1;
+  float* const sent = input_of(operation, b);
+  const int sends = is_among(operation->senders);
+  for (size_t i = 0; i < send_elems; ++i) {
+    if (sends) sent[i] = input(g_rank, i);
+  }
   operation->run(b);
 
   unsigned long long wrong = 0;
-  const int receives = operation->receivers == kEveryRank ||
-                       (operation->receivers == kRootOnly) == (g_rank == kRoot);
+  const float* const received = output_of(operation, b);
+  const int receives = is_among(operation->receivers);
   for (size_t i = 0; receives && i < recv_elems; ++i) {
-    wrong += b->recv[i] != operation->expected(i, block);
+    wrong += received[i] != operation->expected(i, block);
   }
   unsigned long long total = 0;
   MPI_Allreduce(&wrong, &total, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, MPI_COMM_WORLD);
@@ -259,7 +299,7 @@ static int that_fit(int wanted, double one_us, double limit_us) {
 }
 
 static void measure(const Operation* operation, size_t size, int warmup, int iterations,
-                    int blocking, double limit_us, size_t region) {
+                    int blocking, double limit_us, size_t region, int in_place) {
   enum { kLineElems = 64 / sizeof(float) };
   const size_t whole = size / sizeof(float);
   const size_t block = whole / (size_t)g_ranks;
@@ -269,9 +309,9 @@ static void measure(const Operation* operation, size_t size, int warmup, int ite
   const size_t fit = region / sizeof(float) / stride;
   const size_t places = fit > 1 ? fit : 1;
   float* const sends = allocate(places * stride);
-  float* const recvs = allocate(places * stride);
-  Buffers buffers = {sends,  recvs,  (int)(counts_one_block(operation) ? block : whole),
-                     stride, places, 0};
+  float* const recvs = in_place ? sends : allocate(places * stride);
+  const int count = (int)(counts_one_block(operation) ? block : whole);
+  Buffers buffers = {sends, recvs, count, stride, places, 0, in_place};
 
   const double one_us = warm_up(operation, &buffers, warmup, blocking, limit_us / 4);
   iterations = that_fit(iterations, one_us, limit_us);
@@ -292,18 +332,21 @@ static void measure(const Operation* operation, size_t size, int warmup, int ite
     fflush(stdout);
   }
   free(sends);
-  free(recvs);
+  if (!in_place) free(recvs);
 }
 
 int main(int argc, char** argv) {
-  if (argc < 7) {
-    die("usage", "mpi_bench OPERATION CPUS BLOCKING LIMIT_S REGION SIZE:WARMUP:ITERATIONS...");
+  if (argc < 8) {
+    die("usage",
+        "mpi_bench OPERATION CPUS BLOCKING LIMIT_S REGION IN_PLACE SIZE:WARMUP:ITERATIONS...");
   }
   const Operation* operation = find_operation(argv[1]);
   bind_to_cpu(argv[2]);
   const int blocking = atoi(argv[3]);
   const double limit_us = atof(argv[4]) * 1e6;
   const size_t region = strtoull(argv[5], NULL, 10);
+  const int in_place = atoi(argv[6]);
+  if (in_place && !operation->has_in_place) die("no in-place form is compared", argv[1]);
 
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &g_rank);
@@ -318,14 +361,14 @@ int main(int argc, char** argv) {
     }
     printf("{\"library\": \"%s\"}\n", version);
   }
-  for (int i = 6; i < argc; ++i) {
+  for (int i = 7; i < argc; ++i) {
     size_t size = 0;
     int warmup = 0;
     int iterations = 0;
     if (sscanf(argv[i], "%zu:%d:%d", &size, &warmup, &iterations) != 3 || iterations < 1) {
       die("not SIZE:WARMUP:ITERATIONS", argv[i]);
     }
-    measure(operation, size, warmup, iterations, blocking, limit_us, region);
+    measure(operation, size, warmup, iterations, blocking, limit_us, region, in_place);
   }
   MPI_Finalize();
   return 0;

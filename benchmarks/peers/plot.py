@@ -100,8 +100,9 @@ def draw(results: Results, scenario: str, target: Path) -> None:
     scenarios = results.document["scenarios"]
     machine = results.document["machine"]
     assert isinstance(scenarios, dict) and isinstance(machine, dict)
+    form = " in place" if results.document.get("in_place") else ""
     figure.suptitle(
-        f"Time per operation, lower is better: {scenarios[scenario]['title']}\n"
+        f"Time per operation{form}, lower is better: {scenarios[scenario]['title']}\n"
         f"{machine['processor']}, kernel {machine['kernel']}",
         fontsize=10,
     )
