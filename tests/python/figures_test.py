@@ -91,23 +91,28 @@ def test_all_reduce_on_two_gpus() -> None:
 
 
 def test_the_first_screen() -> None:
-    *of_nccl, host_least, host_most = sentence(
+    shown = sentence(
         "README.md",
         r"takes ([\d.]+) to ([\d.]+) of NCCL's time on two H200, "
-        r"([\d.]+) to ([\d.]+) on four H100, "
-        r"and ([\d.]+) to ([\d.]+) of the time of the faster of Open MPI and MPICH",
+        r"([\d.]+) to ([\d.]+) on four H100, and, between two processes on host memory with data "
+        r"that comes from memory, of the time of the faster of Open MPI and MPICH "
+        r"([\d.]+) to ([\d.]+) on an EPYC and ([\d.]+) to ([\d.]+) on a Xeon ",
     )
     for file, least, most in (
-        ("nccl-compare-2xh200.txt", *of_nccl[:2]),
-        ("nccl-compare-4xh100.txt", *of_nccl[2:]),
+        ("nccl-compare-2xh200.txt", *shown[:2]),
+        ("nccl-compare-4xh100.txt", *shown[2:4]),
     ):
         lines = points(file)[f"all_reduce: {GRAPH}"].values()
         ratio = [line[OWN_TIME] / line[NCCL_TIME] for line in lines]
         assert same(least, min(ratio)), file
         assert same(most, max(ratio)), file
-    pair = ratios("peers-shm.txt", "2 ranks", ", all_reduce")
-    assert same(host_least, min(ratio for _, ratio in pair))
-    assert same(host_most, max(ratio for _, ratio in pair))
+    for file, least, most in (
+        ("peers-fresh-epyc.txt", *shown[4:6]),
+        ("peers-fresh-xeon.txt", *shown[6:]),
+    ):
+        pair = [ratio for _, ratio in ratios(file, "2 ranks", ", all_reduce")]
+        assert same(least, min(pair)), file
+        assert same(most, max(pair)), file
 
 
 def test_other_operations_on_two_gpus() -> None:
@@ -227,26 +232,25 @@ def at_most(file: str, limit: float, ranks: str = "") -> str:
 
 
 def test_all_reduce_between_two_processes() -> None:
-    figures = points("peers-shm.txt")["2 ranks pinned to 2 cores, shared memory, all_reduce"]
+    name = "2 ranks pinned to 2 cores, shared memory, all_reduce"
+    epyc, xeon = (points(f"peers-fresh-{processor}.txt")[name] for processor in ("epyc", "xeon"))
     titles, *rows = table("README.md", "bytes", "Open MPI", "MPICH", "Ropewalk")
-    assert titles[4:] == ["of the best peer", "times the limit"]
+    assert titles[4:6] == ["of the best peer", "times the limit"]
+    assert titles[6].startswith("of the best peer, [Xeon]")
     assert len(rows) >= 8
     for row in rows:
-        line = figures[size(row[0])]
-        shown = [*line[:3], line[RATIO], line[OF_LIMIT]]
-        assert [same(cell, figure) for cell, figure in zip(row[1:], shown)] == [True] * 5, row
+        line = epyc[size(row[0])]
+        shown = [*line[:3], line[RATIO], line[OF_LIMIT], xeon[size(row[0])][RATIO]]
+        assert [same(cell, figure) for cell, figure in zip(row[1:], shown)] == [True] * 6, row
 
 
 def test_time_of_a_cache_line() -> None:
-    near, far, times = sentence(
+    epyc, xeon = sentence(
         "README.md",
-        r"a cache line's (\d+) ns between two threads of one physical core, .*? between cores a "
-        r"line takes (\d+) ns, and then 8 bytes take ([\d.]+) times",
+        r"a cache line goes from core to core, (\d+) ns on this EPYC and (\d+) ns on that Xeon",
     )
-    for file, shown in (("peers-shm.txt", near), ("peers-tcp.txt", far)):
+    for file, shown in (("peers-fresh-epyc.txt", epyc), ("peers-fresh-xeon.txt", xeon)):
         assert re.findall(r"cache line, one way: (\d+) ns", kept(file)) == [shown]
-    figures = points("peers-shm.txt")["2 ranks pinned to 2 cores, shared memory, all_reduce"]
-    assert same(times, figures[8][2] * 1000 / float(far))
 
 
 def test_points_by_processor() -> None:
@@ -268,7 +272,7 @@ def test_points_by_processor() -> None:
 def test_all_points_over_tcp() -> None:
     some, all_, limit, least, most, last_least, last_most = sentence(
         "README.md",
-        r"(\d+) of (\d+) points take at most ([\d.]+\d) .*? the others are .*? of four ranks at "
+        r"(\d+) of (\d+) points take at most ([\d.]+\d) of the time on two cores .*? the others are .*? of four ranks at "
         r"([\d.]+) to ([\d.]+) \(by the \S+ rank's time\]\S+ at ([\d.]+) to ([\d.]+)[;)]",
     )
     assert all_ == str(len(ratios("peers-tcp.txt")))
@@ -279,6 +283,25 @@ def test_all_points_over_tcp() -> None:
     last = [ratio for _, ratio in ratios("peers-tcp-last-rank.txt")]
     assert same(last_least, min(last))
     assert same(last_most, max(last))
+    some, all_, limit, worst, fast, slow = sentence(
+        "README.md",
+        r"results/peers-mpi5-tcp-last-rank-xeon\.txt\), (\d+) of (\d+) points took at most "
+        r"([\d.]+\d) and the slowest, a broadcast of 8 bytes among four ranks, ([\d.]+\d); .*? "
+        r"the scatters at ([\d.]+) to ([\d.]+) of Open MPI's",
+    )
+    file = "peers-mpi5-tcp-last-rank-xeon.txt"
+    assert (some, all_) == (at_most(file, float(limit)), str(len(ratios(file))))
+    assert same(worst, max(ratio for _, ratio in ratios(file)))
+    assert same(worst, dict(ratios(file, "4 ranks", "broadcast"))[8])
+    words = [line.split() for line in kept("scatter-trees-tcp.txt").splitlines()]
+    scatters = {
+        int(line[1]): float(line[-1])
+        for line in words
+        if line[:1] == ["scatter"] and len(line) == 9
+    }
+    short = [ratio for bytes_, ratio in scatters.items() if bytes_ <= 16 << 10]
+    assert len(short) == 5
+    assert (same(fast, min(short)), same(slow, max(short))) == (True, True)
 
 
 def test_all_points_of_gloo() -> None:
