@@ -272,8 +272,9 @@ def test_points_by_processor() -> None:
 def test_all_points_over_tcp() -> None:
     some, all_, limit, least, most, last_least, last_most = sentence(
         "README.md",
-        r"(\d+) of (\d+) points take at most ([\d.]+\d) of the time on two cores .*? the others are .*? of four ranks at "
-        r"([\d.]+) to ([\d.]+) \(by the \S+ rank's time\]\S+ at ([\d.]+) to ([\d.]+)[;)]",
+        r"(\d+) of (\d+) points take at most ([\d.]+\d) of the time on two cores .*? "
+        r"the others are .*? of four ranks at ([\d.]+) to ([\d.]+) "
+        r"\(by the \S+ rank's time\]\S+ at ([\d.]+) to ([\d.]+)[;)]",
     )
     assert all_ == str(len(ratios("peers-tcp.txt")))
     assert some == at_most("peers-tcp.txt", float(limit))
