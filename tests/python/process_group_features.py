@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any, Callable
 
@@ -15,6 +17,8 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
+
+MACHINES = Path(__file__).resolve().parent.parent / "topologies"
 
 
 def callbacks_that_wait(rank: int, size: int, device: str) -> None:
@@ -245,6 +249,58 @@ def backends(rank: int, size: int, device: str) -> None:
     assert all(tensor[0].item() == size for tensor in tensors)
 
 
+def plans_of_a_machine(rank: int, size: int, device: str) -> None:
+    """With the setting TOPOLOGY plans for that machine run unasked, with right results."""
+    folder: list[Any] = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    ropewalk.settings.set("TUNING_FILE", str(Path(folder[0]) / "tuning.json"))
+    ropewalk.settings.set("TOPOLOGY", str(MACHINES / "dgx1v.json"))
+    group = dist.new_group()
+    comm = group._get_backend(torch.device("cpu"))._on_host
+    assert comm.topology.name == ropewalk.topology.load(MACHINES / "dgx1v.json").name
+
+    count = 250_007  # prime, so that shares are uneven
+    whole = torch.arange(count * size, dtype=torch.int64)
+    root = size - 1
+    total = sum(range(1, size + 1))
+
+    def all_reduce() -> None:
+        found = whole * (rank + 1)
+        dist.all_reduce(found, group=group)
+        assert torch.equal(found, whole * total)
+
+    def all_gather() -> None:
+        found = torch.zeros_like(whole)
+        dist.all_gather_into_tensor(found, whole[rank * count :][:count] * 3, group=group)
+        assert torch.equal(found, whole * 3)
+
+    def reduce_scatter() -> None:
+        found = torch.zeros(count, dtype=torch.int64)
+        dist.reduce_scatter_tensor(found, whole * (rank + 1), group=group)
+        assert torch.equal(found, whole[rank * count :][:count] * total)
+
+    def broadcast() -> None:
+        found = whole * 5 if rank == root else torch.zeros_like(whole)
+        dist.broadcast(found, root, group=group)
+        assert torch.equal(found, whole * 5)
+
+    for operation in (all_reduce, all_gather, reduce_scatter, broadcast):
+        until = time.monotonic() + 25  # long plans are made in the background, beside calls
+        ran = ""
+        while not ran.startswith("plan-") and time.monotonic() < until:
+            operation()
+            record = comm.call_records()["records"][-1]
+            assert record["operation"] == operation.__name__
+            ran = record["algorithm"]  # of all ranks, which therefore leave the loop together
+        assert ran.startswith("plan-"), (operation.__name__, ran)
+        told = comm.explain(operation.__name__, 8 * count * size, root * (operation is broadcast))
+        kinds = {each["algorithm"]: each["kind"] for each in told["candidates"]}
+        assert kinds[told["chosen"]] == "plan", told["chosen"]
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder[0])
+
+
 def saved_asynchronously(rank: int, size: int, device: str) -> None:
     import torch.distributed.checkpoint as dcp
 
@@ -356,6 +412,7 @@ CASES: dict[str, Callable[[int, int, str], None]] = {
         bits,
         sparse,
         backends,
+        plans_of_a_machine,
         saved_asynchronously,
         compiled,
         profiled,

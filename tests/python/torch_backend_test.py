@@ -111,6 +111,7 @@ def test_rank_is_late(server: Server, case: str) -> None:
         ("bits", 3),
         ("sparse", 3),
         ("backends", 2),
+        ("plans_of_a_machine", 8),
         ("saved_asynchronously", 2),
         ("compiled", 2),
         ("profiled", 2),
