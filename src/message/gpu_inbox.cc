@@ -108,7 +108,7 @@ bool GpuInbox::idle() {
   const gpus::CurrentContext current(gpu_.cuda(), gpu_.context());
   const gpus::CuResult result = gpu_.cuda().stream_query(stream_);
   if (result == gpus::kCuNotReady) return false;
-  gpu_.cuda().check(result, "writing what links brought for windows");
+  gpu_.cuda().check(result, "cuStreamQuery (writes of what links brought for windows)");
   pending_ = false;
   return true;
 }
@@ -116,7 +116,7 @@ bool GpuInbox::idle() {
 void GpuInbox::settle() {
   if (!pending_) return;
   const gpus::CurrentContext current(gpu_.cuda(), gpu_.context());
-  gpu_.wait(stream_, "writing what links brought for windows");
+  gpu_.wait(stream_, "cuStreamQuery (writes of what links brought for windows)");
   pending_ = false;
 }
 

@@ -71,15 +71,64 @@ def test_riddles_do_not_come_back(riddle: str, plain: str) -> None:
     assert not found, f"say: {plain}"
 
 
-@pytest.mark.parametrize("folder", ["link/cuda", "executor/cuda"])
-def test_cuda_errors_name_the_function(folder: str) -> None:
-    said = [
-        words
-        for path in sources(ROOT / "src" / folder)
-        for words in re.findall(r'check_cuda\([^;"]*"([^"]+)"\s*\);', path.read_text())
-    ]
-    assert len(said) > 5
-    assert not [words for words in said if not re.match(r"cuda[A-Z]|kernel launch", words)]
+# Calls that check what CUDA's runtime or driver returned; the last argument is for the message.
+CHECKS = re.compile(r"\b(?:check_cuda|cuda_?(?:\(\))?(?:\.|->)(?:check|warn)|launch)\(")
+FUNCTION = re.compile(r"cu(da)?[A-Z]\w+|kernel launch")
+
+
+def last_argument(text: str) -> str:
+    """Of a call whose arguments begin here."""
+    text = text[: text.index(";")]
+    depth, begin, quoted = 0, 0, False
+    for i, character in enumerate(text):
+        if character == '"' and text[i - 1] != "\\":
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif character == "," and depth == 0:
+            begin = i + 1
+        elif character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+        if depth < 0:
+            return text[begin:i].strip()
+    return ""
+
+
+def messages(text: str) -> list[str]:
+    """What calls that check CUDA's results say, their own alone: no parameters passed on."""
+    last = [last_argument(text[call.end() :]) for call in CHECKS.finditer(text)]
+    constants = dict(re.findall(r'const char\* const (\w+) = ("[^"]*");', text))
+    last = [constants.get(each, each) for each in last]
+    return [words for each in last for words in re.findall(r'"([^"]*)"', each)]
+
+
+@pytest.mark.parametrize(
+    ("folder", "least"),
+    [("link/cuda", 10), ("executor/cuda", 10), ("comm", 30), ("diagnose", 30), ("message", 30)],
+)
+def test_cuda_errors_name_the_function(folder: str, least: int) -> None:
+    tested = [path for path in sources(ROOT / "src" / folder) if "_test." not in path.name]
+    said = [(path.name, words) for path in tested for words in messages(path.read_text())]
+    assert len(said) > least, said
+    assert not [each for each in said if not FUNCTION.match(each[1])]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ('check_cuda(cudaFree(p), "cudaFree");', ["cudaFree"]),
+        ('executor::check_cuda(cudaGet(&a[1], f(2)),\n   "copying (a, b)");', ["copying (a, b)"]),
+        ('gpu.cuda().check(made, on ? "cuMemMap" : "changing");', ["cuMemMap", "changing"]),
+        ('cuda_.check(done, fmt::format("trying {}", n).c_str());', ["trying {}"]),
+        ('launch(gpu, kernel, {1, 1}, call, "a batch");', ["a batch"]),
+        ('check_cuda(f("x"), tried);', []),
+        ('const char* const what = "trying";\ncheck_cuda(f(), what);', ["trying"]),
+    ],
+)
+def test_the_check_finds_what_is_said(call: str, said: list[str]) -> None:
+    assert messages(call) == said
 
 
 @pytest.mark.parametrize(

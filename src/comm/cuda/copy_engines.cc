@@ -68,7 +68,7 @@ void CopyEngines::prepare_kernel(link::DeviceBlocks& blocks, int size, bool chec
   // Loads the kernel now: later that may wait for a kernel that waits for this rank.
   cudaFuncAttributes attributes{};
   executor::check_cuda(cudaFuncGetAttributes(&attributes, executor::cuda_handshake_kernel()),
-                       "loading the kernel of handshakes");
+                       "cudaFuncGetAttributes (the kernel of handshakes)");
 }
 
 std::optional<std::size_t> CopyEngines::from_bytes(Collective collective) const noexcept {

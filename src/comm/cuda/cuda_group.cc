@@ -581,7 +581,7 @@ void CudaGroup::run_copied(PreparedCall& prepared, const CollectiveCall& call,
   CollectiveCall from_copy = call;
   from_copy.input = copy;
   try {
-    executor::check_cuda(copied, "copying sendbuf");
+    executor::check_cuda(copied, "cudaMemcpyAsync (a copy of sendbuf)");
     run(prepared, from_copy, false, tag, stream);
   } catch (const Error&) {
     cudaFreeAsync(copy, on);

@@ -70,7 +70,7 @@ class DeviceSite final : public MeasureSite {
       cudaGetLastError();  // which holds this, too, though it is not an error
       return false;
     }
-    executor::check_cuda(state, "waiting for a stream");
+    executor::check_cuda(state, "cudaStreamQuery");
     look();
     return true;
   }

@@ -98,7 +98,9 @@ void wait_for(cudaStream_t stream, const char* tried) {
   for (;;) {
     const cudaError_t state = cudaStreamQuery(stream);
     if (state == cudaSuccess) return;
-    if (state != cudaErrorNotReady) executor::check_cuda(state, tried);
+    if (state != cudaErrorNotReady) {
+      executor::check_cuda(state, fmt::format("cudaStreamQuery ({})", tried).c_str());
+    }
     if (Clock::now() - begin > 2 * kHostLimit)
       throw Error(Errc::kTimeout, "{}: not in 10 s", tried);
   }

@@ -137,7 +137,8 @@ class Bench {
             result == cudaErrorPeerAccessNotEnabled) {
           cudaGetLastError();
         } else {
-          executor::check_cuda(result, "changing peer access");
+          executor::check_cuda(result,
+                               on ? "cudaDeviceEnablePeerAccess" : "cudaDeviceDisablePeerAccess");
         }
       }
     }
@@ -268,7 +269,7 @@ class Bench {
                 executor::check_cuda(
                     by_kernel ? launch_copy(to, from, bytes, stream)
                               : cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream),
-                    "copying between GPU and host");
+                    by_kernel ? "kernel launch (a copy)" : "cudaMemcpyAsync");
               }
             }};
   }

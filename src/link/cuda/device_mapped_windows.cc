@@ -49,7 +49,8 @@ void DeviceMappedWindows::pin(bootstrap::Bootstrap& bootstrap) {
 }
 
 void DeviceMappedWindows::try_stores(bootstrap::Bootstrap& bootstrap, cudaStream_t stream) {
-  const char* const what = "trying stores to another host";
+  const char* const launched = "kernel launch (trying stores to another host)";
+  const char* const waited = "cudaStreamSynchronize (trying stores to another host)";
   const auto seed = [&](int from, int to) {
     return static_cast<std::uint64_t>(from) * ends_.size() + static_cast<std::uint64_t>(to);
   };
@@ -59,9 +60,9 @@ void DeviceMappedWindows::try_stores(bootstrap::Bootstrap& bootstrap, cudaStream
     if (!windows_.between(peer)) continue;
     executor::check_cuda(executor::store_pattern(words(ends_[r].theirs->on_device()), kTrialWords,
                                                  seed(rank_, peer), stream),
-                         what);
+                         launched);
   }
-  executor::check_cuda(cudaStreamSynchronize(stream), what);
+  executor::check_cuda(cudaStreamSynchronize(stream), waited);
   bootstrap.barrier(kNoDeadline);
   const executor::PinnedBuffer counts(sizeof(unsigned) * ends_.size());
   auto* const wrong = static_cast<unsigned*>(counts.data());
@@ -71,9 +72,9 @@ void DeviceMappedWindows::try_stores(bootstrap::Bootstrap& bootstrap, cudaStream
     if (!windows_.between(peer)) continue;
     executor::check_cuda(executor::count_wrong_words(words(ends_[r].own->on_device()), kTrialWords,
                                                      seed(peer, rank_), wrong + r, stream),
-                         what);
+                         launched);
   }
-  executor::check_cuda(cudaStreamSynchronize(stream), what);
+  executor::check_cuda(cudaStreamSynchronize(stream), waited);
   std::vector<bool> fit(ends_.size(), true);
   for (std::size_t r = 0; r < ends_.size(); ++r) {
     const int peer = static_cast<int>(r);

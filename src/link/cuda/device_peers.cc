@@ -255,16 +255,17 @@ void DevicePeers::try_windows(bootstrap::Bootstrap& bootstrap, cudaStream_t stre
   const auto tried = [&](int rank) { return rank != rank_ && reaches(rank); };
   const std::size_t cleared = static_cast<std::size_t>(most_on_a_host_) * kBytes;
   RW_ASSERT(cleared <= own_->bytes());
-  const char* const what = "trying peer access";
+  const char* const launched = "kernel launch (trying peer access)";
+  const char* const waited = "cudaStreamSynchronize (trying peer access)";
   for (int r = 0; r < size_; ++r) {
     if (!tried(r)) continue;
     const std::uint64_t spoiled = spoiled_[static_cast<std::size_t>(r)] ? ~std::uint64_t{0} : 0;
     executor::check_cuda(
         executor::store_pattern(area(peers_[static_cast<std::size_t>(r)].window, rank_), kWords,
                                 seed(rank_, r) ^ spoiled, stream),
-        what);
+        launched);
   }
-  executor::check_cuda(cudaStreamSynchronize(stream), what);
+  executor::check_cuda(cudaStreamSynchronize(stream), waited);
   bootstrap.barrier(kNoDeadline);
   // Checks what peers stored here, and loads back what this rank stored there.
   const executor::PinnedBuffer counts(sizeof(unsigned) * 2 * peers_.size());
@@ -275,14 +276,14 @@ void DevicePeers::try_windows(bootstrap::Bootstrap& bootstrap, cudaStream_t stre
     const auto i = static_cast<std::size_t>(r);
     executor::check_cuda(executor::count_wrong_words(area(own_->data(), r), kWords, seed(r, rank_),
                                                      wrong + 2 * i, stream),
-                         what);
+                         launched);
     executor::check_cuda(
         executor::count_wrong_words(area(peers_[i].window, rank_), kWords,
                                     seed(rank_, r) ^ (spoiled_[i] ? ~std::uint64_t{0} : 0),
                                     wrong + 2 * i + 1, stream),
-        what);
+        launched);
   }
-  executor::check_cuda(cudaStreamSynchronize(stream), what);
+  executor::check_cuda(cudaStreamSynchronize(stream), waited);
   for (int r = 0; r < size_; ++r) {
     const auto i = static_cast<std::size_t>(r);
     if (wrong[2 * i] + wrong[2 * i + 1] == 0) continue;

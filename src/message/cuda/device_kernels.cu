@@ -171,13 +171,13 @@ std::optional<LoadedKernels> load_kernels(const transport::window::Gpu& gpu) {
 void launch(const LoadedKernels& kernels, const Gpu& gpu, const DeviceCall& call, CuStream stream) {
   if (call.kind != DeviceCall::Kind::kSend && call.kind != DeviceCall::Kind::kReceive) {
     launch(gpu, kernels.call, kernels.overlaps, {1, 1}, 1, call, stream,
-           "launching a kernel for a window's signals");
+           "cuLaunchKernelEx (a window's signals)");
     return;
   }
   const bool by_warp = call.bytes <= kMostOfAWarp;
   launch(gpu, by_warp ? kernels.message_of_warp : kernels.message_of_block, kernels.overlaps,
          {1, 1}, by_warp ? 32 : kMessageThreads, call, stream,
-         "launching a kernel for a queue's message");
+         "cuLaunchKernelEx (a queue's message)");
 }
 
 void launch(const LoadedKernels& kernels, const Gpu& gpu, std::span<const DeviceCopy> copies,
@@ -193,7 +193,7 @@ void launch(const LoadedKernels& kernels, const Gpu& gpu, std::span<const Device
       std::clamp<std::size_t>((most + kBlockBytes - 1) / kBlockBytes, 1, kMostBlocks);
   launch(gpu, kernels.copy, false,
          {static_cast<unsigned>(copies.size()), static_cast<unsigned>(blocks)}, kThreads, argument,
-         stream, "launching a kernel for a batch's copies");
+         stream, "cuLaunchKernelEx (a batch's copies)");
 }
 
 void launch(const LoadedKernels& kernels, const Gpu& gpu, const rwDeviceBatch& batch,
@@ -202,7 +202,7 @@ void launch(const LoadedKernels& kernels, const Gpu& gpu, const rwDeviceBatch& b
       std::max({batch.num_puts * batch.lanes, batch.num_signals, batch.num_waits, 1U});
   launch(gpu, kernels.batch, kernels.overlaps, {1, 1},
          std::min((most + 31) / 32 * 32, kMessageThreads), batch, stream,
-         "launching a kernel for a batch");
+         "cuLaunchKernelEx (a batch)");
 }
 
 void launch(const LoadedKernels& kernels, const Gpu& gpu, const PutsAndSignals& call,
@@ -213,7 +213,7 @@ void launch(const LoadedKernels& kernels, const Gpu& gpu, const PutsAndSignals& 
   const unsigned most = std::max({call.num_copies * call.lanes, call.num_signals, least});
   launch(gpu, kernels.puts_and_signals, kernels.overlaps, {1, 1},
          std::min((most + 31) / 32 * 32, kMessageThreads), call, stream,
-         "launching a kernel for a batch");
+         "cuLaunchKernelEx (a batch)");
 }
 
 }  // namespace ropewalk::message
