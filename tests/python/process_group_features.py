@@ -254,10 +254,11 @@ def plans_of_a_machine(rank: int, size: int, device: str) -> None:
     folder: list[Any] = [tempfile.mkdtemp() if rank == 0 else None]
     dist.broadcast_object_list(folder, src=0)
     ropewalk.settings.set("TUNING_FILE", str(Path(folder[0]) / "tuning.json"))
-    ropewalk.settings.set("TOPOLOGY", str(MACHINES / "dgx1v.json"))
+    machine = str(MACHINES / "dgx1v.json")
+    ropewalk.settings.set("TOPOLOGY", machine)
     group = dist.new_group()
     comm = group._get_backend(torch.device("cpu"))._on_host
-    assert comm.topology.name == ropewalk.topology.load(MACHINES / "dgx1v.json").name
+    assert comm.topology.name == ropewalk.topology.load(machine).name
 
     count = 250_007  # prime, so that shares are uneven
     whole = torch.arange(count * size, dtype=torch.int64)
