@@ -128,13 +128,14 @@ class Tidied:
         git(self.folder, "add", "-A")
         git(self.folder, "commit", "-q", "-m", "a")
 
-    def run(self, seconds: int = 60, *files: str) -> tuple[int, list[str], str]:
-        """Exit status, the checked sources, and the output."""
+    def run(self, seconds: int = 60, *files: str, lacking: str = "") -> tuple[int, list[str], str]:
+        """Exit status, the checked sources, and the output; the build has all sources but one."""
         build = self.folder.parent / "build"
         build.mkdir(exist_ok=True)
         entries = [
             {"file": str(path), "command": "c++", "directory": str(build)}
             for path in self.folder.glob("src/*.cc")
+            if path.name != lacking
         ]
         (build / "compile_commands.json").write_text(json.dumps(entries, indent=1))
         done = run(
@@ -156,6 +157,24 @@ def test_tidy_checks_sources_of_the_last_commit(tmp_path: Path) -> None:
     assert tree.run()[:2] == (0, ["src/a.cc"])
     tree.commit("b.h")
     assert tree.run()[:2] == (0, ["src/b.cc", "src/b_test.cc"])
+
+
+@needs_git
+def test_tidy_checks_a_header_by_a_source_that_includes_it(tmp_path: Path) -> None:
+    tree = Tidied(tmp_path)
+    for name, included in (("user.cc", "outer.h"), ("outer.h", "inner.h"), ("inner.h", "outer.h")):
+        (tree.folder / "src" / name).write_text(f'#include "{included}"\n')
+    tree.commit("alone.h", "cuda.h", "cuda.cc")
+    tree.commit("inner.h")
+    assert tree.run()[:2] == (0, ["src/user.cc"])
+    tree.commit("alone.h")
+    assert tree.run()[:2] == (0, [])
+    (tree.folder / "src" / "a.cc").write_text('#include "cuda.h"\n')
+    tree.commit("a.cc")
+    tree.commit("cuda.h")
+    status, looked, told = tree.run(lacking="cuda.cc")
+    assert (status, looked) == (0, ["src/a.cc"])
+    assert "no part of this build: src/cuda.cc" in told
 
 
 @needs_git
@@ -223,15 +242,15 @@ def test_ci_runs_every_part_and_passes_times_to_the_test_run(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
-@pytest.mark.parametrize("failing", ["lint", "tsan"])
+@pytest.mark.parametrize("failing", ["lint", "tsan", "tidy-changed"])
 def test_ci_fails_by_one_part_and_runs_the_others(tmp_path: Path, failing: str) -> None:
     done = ci(tmp_path, failing)
     assert done.returncode != 0
     told = done.stdout.partition("=== test: make test TESTS=all\n")[2]
     assert told.count(": passed, ") == len(PARTS) - 1
     assert f"part of {failing}" in told.partition("---\n")[2]
-    name = {"lint": "lint", "tsan": "thread sanitizer"}[failing]
-    assert done.stdout.endswith(f"parts that failed: {name}\n")
+    names = {"lint": "lint", "tsan": "thread sanitizer", "tidy-changed": "clang-tidy"}
+    assert done.stdout.endswith(f"parts that failed: {names[failing]}\n")
 
 
 def fuzz(folder: Path, scripts: dict[str, str]) -> subprocess.CompletedProcess[str]:
