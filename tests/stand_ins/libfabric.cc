@@ -23,6 +23,7 @@
 //   fail_read=CODE      RMA reads of GPU memory fail; that of a flush is one
 //   fail_copy=CODE      RMA reads into GPU memory fail
 //   word=CODE           RMA writes with data for the receiver are refused
+//   damage              messages of more than 16 KiB come with a changed byte
 //   busy=N              the next N of these two are to be tried again
 //   busy_sends=N        the next N tagged sends from one buffer are to be tried again
 //
@@ -41,6 +42,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -73,6 +75,7 @@ struct Faults {
   bool no_hmem = false;
   bool no_read = false;
   bool local = false;
+  bool damage = false;
   bool lose_address = false;
   bool lose_dma_buf = false;
   int busy = 0;
@@ -133,6 +136,7 @@ struct State {
   std::map<fid_ep*, std::unique_ptr<OfEndpoint>> endpoints;
   std::map<fid*, std::unique_ptr<Pinned>> pinned;
   std::map<std::string, long> counts;
+  std::vector<std::unique_ptr<std::byte[]>> damaged;  // copies that the provider sends from
 };
 
 template <typename Function>
@@ -171,6 +175,8 @@ void configure(Faults& faults, const std::string& text) {
       faults.lose_dma_buf = true;
     } else if (name == "busy") {
       faults.busy = std::stoi(value);
+    } else if (name == "damage") {
+      faults.damage = true;
     } else if (name == "busy_sends") {
       faults.busy_sends = std::stoi(value);
     } else if (!name.empty()) {
@@ -337,11 +343,30 @@ ssize_t read_rma(fid_ep* endpoint, void* data, std::size_t bytes, void* descript
   return result;
 }
 
+// A message that is to be damaged is sent from a copy.
+void damage(std::vector<iovec>& pieces) {
+  std::size_t bytes = 0;
+  for (const iovec& piece : pieces) bytes += piece.iov_len;
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (!s.faults.damage || bytes <= kSmallBytes) return;
+  std::byte* const copy = s.damaged.emplace_back(new std::byte[bytes]).get();
+  std::byte* end = copy;
+  for (const iovec& piece : pieces) {
+    std::memcpy(end, piece.iov_base, piece.iov_len);
+    end += piece.iov_len;
+  }
+  copy[bytes / 2] ^= std::byte{1};
+  pieces = {{copy, bytes}};
+}
+
 ssize_t write_message(fid_ep* endpoint, const fi_msg_rma* message, std::uint64_t flags) {
   std::vector<iovec> pieces(message->msg_iov, message->msg_iov + message->iov_count);
   if (!reach_all(pieces, message->desc)) return -FI_EFAULT;
+  damage(pieces);
   fi_msg_rma reached = *message;
   reached.msg_iov = pieces.data();
+  reached.iov_count = pieces.size();
   const bool word = (flags & FI_REMOTE_CQ_DATA) != 0;
   if (word) {
     if (const int code = code_of("word"); code != 0) return -code;
@@ -379,9 +404,10 @@ ssize_t send_tagged_pieces(fid_ep* endpoint, const iovec* from, void** descripto
   if (!reach_all(pieces, descriptors)) return -FI_EFAULT;
   std::size_t bytes = 0;
   for (const iovec& piece : pieces) bytes += piece.iov_len;
-  return counted(
-      of(endpoint).tagged->sendv(endpoint, pieces.data(), descriptors, number, to, tag, context),
-      bytes);
+  damage(pieces);
+  return counted(of(endpoint).tagged->sendv(endpoint, pieces.data(), descriptors, pieces.size(), to,
+                                            tag, context),
+                 bytes);
 }
 
 ssize_t inject_tagged(fid_ep* endpoint, const void* data, std::size_t bytes, fi_addr_t to,

@@ -664,8 +664,10 @@ TEST_F(OfiGpu, AFlushThatFailsBreaksByName) {
 }
 
 // A wrong sum is seen, also where the CPU does not see the data.
-TEST_F(OfiGpu, AChecksumOfGpuMemoryIsCompared) {
-  connect("", {{"VERIFY", "all"}});
+class OfiGpuChecksums : public OfiGpu, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(OfiGpuChecksums, OfGpuMemoryAreCompared) {
+  connect("", {{"VERIFY", "all"}, {"OFI_LARGE", GetParam()}});
   const auto from = source(100'000);
   auto to = target(100'000);
   EXPECT_TRUE(exchange(*from, *to, 100'000));
@@ -680,6 +682,9 @@ TEST_F(OfiGpu, AChecksumOfGpuMemoryIsCompared) {
           Errc::kPeerLost),
       HasSubstr("a message of 100000 bytes arrived with a wrong checksum"));
 }
+
+INSTANTIATE_TEST_SUITE_P(LongMessages, OfiGpuChecksums, ::testing::Values("auto", "tagged"),
+                         [](const auto& large) { return std::string(large.param); });
 
 // ---- diagnosis ----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@
 
 #include "core/error.h"
 #include "transport/messaging/ofi/testing/providers.h"
+#include "transport/messaging/ofi/testing/stand_in.h"
 #include "transport/messaging/ofi/wire.h"
 #include "transport/registry.h"
 
@@ -230,6 +231,46 @@ TEST(OfiProvider, BurstsOfSmallMessagesArriveInOrder) {
     }
   }
 }
+
+#ifdef RW_STAND_IN_LIBFABRIC
+// The two ways of long messages; without checksums nobody notices.
+TEST(OfiChecksums, ALongMessageThatIsDamagedIsNoticed) {
+  const StandInFabric fabric;
+  for (const char* large : {"auto", "tagged"}) {
+    for (const bool sums : {true, false}) {
+      fabric.configure("");
+      Config config = over_stand_ins();
+      config.set("OFI_LARGE", large, "test");
+      config.set("VERIFY", sums ? "all" : "connect", "test");
+      const auto transport = make_transport(config);
+      Pair pair = connected(*transport, *transport);
+      transfer(pair, 100'000);
+      fabric.configure("damage");
+      const std::vector<std::byte> source(100'000, std::byte{7});
+      std::vector<std::byte> target(source.size());
+      const ReceiveBuffer buffer{target.data(), target.size(), 1, nullptr};
+      std::string words;
+      std::unique_ptr<Request> receives = pair.receiver->receive({&buffer, 1});
+      std::unique_ptr<Request> sends = pair.sender->send(source.data(), source.size(), 1, nullptr);
+      ASSERT_TRUE(receives && sends);
+      try {
+        poll_until([&] {
+          (void)sends->test();
+          return receives->test().has_value();
+        });
+      } catch (const Error& error) {
+        words = error.what();
+      }
+      EXPECT_EQ(words.find("a message of 100000 bytes arrived with a wrong checksum") !=
+                    std::string::npos,
+                sums)
+          << large << ": " << words;
+      EXPECT_NE(target, source) << large;
+      fabric.configure("");
+    }
+  }
+}
+#endif
 
 TEST(OfiWire, LengthsMustAgree) {
   Header header;

@@ -125,9 +125,9 @@ void Receiver::post_locked(Posted& posted) {
   }
   if (const auto request = requests_.empty() ? requests_.end() : requests_.find(key);
       request != requests_.end()) {
-    const std::uint64_t bytes = request->second;
+    const Requested message = request->second;
     requests_.erase(request);
-    match_request(posted, bytes);
+    match_request(posted, message);
   }
 }
 
@@ -199,9 +199,10 @@ void Receiver::withdraw_announcement(Posted& posted) {
   }
 }
 
-void Receiver::match_request(Posted& posted, std::uint64_t bytes) {
-  if (bytes > posted.buffer.bytes) {
-    return fail(Errc::kInvalidUsage, too_long(bytes, posted.buffer.tag, posted.buffer.bytes));
+void Receiver::match_request(Posted& posted, const Requested& message) {
+  if (message.bytes > posted.buffer.bytes) {
+    return fail(Errc::kInvalidUsage,
+                too_long(message.bytes, posted.buffer.tag, posted.buffer.bytes));
   }
   if (writes_) {
     // Long messages have begun again, unless its announcement is already in flight.
@@ -224,7 +225,8 @@ void Receiver::match_request(Posted& posted, std::uint64_t bytes) {
       posted.descriptor = posted.region.descriptor();
     }
   }
-  posted.bytes = bytes;
+  posted.bytes = message.bytes;
+  posted.checksum = message.checksum;
   posted.operation.owner = &posted;
   posted.operation.finished = [](Operation& operation, const std::string& error) {
     auto& ended = *static_cast<Posted*>(operation.owner);
@@ -256,7 +258,7 @@ void Receiver::tagged_ended(Posted& posted, const std::string& error) {
                                              posted.buffer.tag, error));
   }
   ++arrived_;
-  finish(posted, posted.bytes, 0);
+  finish(posted, posted.bytes, posted.checksum);
 }
 
 void Receiver::take_eager(Posted& posted, const std::byte* data, std::uint64_t bytes,
@@ -353,10 +355,10 @@ void Receiver::handle(const Header& header, std::span<const std::byte> payload) 
       break;
     case Type::kRequest:
       if (Posted* const posted = find(header.tag, header.index); posted != nullptr) {
-        return match_request(*posted, header.bytes);
+        return match_request(*posted, {header.bytes, header.value});
       }
       if (requests_.size() > kMaxRequests) break;
-      requests_.emplace(key_of(header.tag, header.index), header.bytes);
+      requests_.emplace(key_of(header.tag, header.index), Requested{header.bytes, header.value});
       return;
     case Type::kDone: {
       Posted* const posted = find(header.tag, header.index);

@@ -54,9 +54,13 @@ class Receiver final : public ReceiveConnection, private Connection {
     // Of a tagged receive; or of what gets a small message into GPU memory, or flushes that.
     Operation operation;
     FabricRegistration* gpu = nullptr;  // of a buffer in GPU memory
-    std::uint64_t checksum = 0;         // of a message there
+    std::uint64_t checksum = 0;         // of a message there, or of a tagged one; 0: none
     bool settling = false;              // its message has come, and is not in its buffer yet
     Receiver* receiver = nullptr;
+  };
+  struct Requested {
+    std::uint64_t bytes;
+    std::uint64_t checksum;  // 0: none
   };
   // What the NIC has not been able to take yet for a buffer in GPU memory: a small message, or with
   // no data a flush before the message's checksum is compared.
@@ -81,7 +85,7 @@ class Receiver final : public ReceiveConnection, private Connection {
   /// @param all  also if the sender knows enough receives
   void send_announcements(bool all) RW_REQUIRES(fabric_.mutex);
   void withdraw_announcement(Posted& posted) RW_REQUIRES(fabric_.mutex);
-  void match_request(Posted& posted, std::uint64_t bytes) RW_REQUIRES(fabric_.mutex);
+  void match_request(Posted& posted, const Requested& message) RW_REQUIRES(fabric_.mutex);
   bool grant(Posted& posted) RW_REQUIRES(fabric_.mutex);
   void tagged_ended(Posted& posted, const std::string& error) RW_NO_THREAD_ANALYSIS;
   void take_eager(Posted& posted, const std::byte* data, std::uint64_t bytes,
@@ -156,7 +160,7 @@ class Receiver final : public ReceiveConnection, private Connection {
   std::deque<ForGpu> for_gpu_;
   std::size_t settling_ = 0;
   std::unordered_map<std::uint64_t, Early> early_;
-  std::unordered_map<std::uint64_t, std::uint64_t> requests_;  // bytes, before their receives
+  std::unordered_map<std::uint64_t, Requested> requests_;  // before their receives
   std::unique_ptr<Trials> trials_;
 };
 

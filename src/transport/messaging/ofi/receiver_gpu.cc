@@ -119,6 +119,7 @@ void Receiver::put_on_gpu(Posted& posted, std::span<const std::byte> data, std::
 }
 
 void Receiver::check_on_gpu(Posted& posted, std::uint64_t bytes, std::uint64_t checksum) {
+  if (failed()) return;  // nothing begins any more for a receive that may have been given up
   posted.bytes = bytes;
   posted.checksum = checksum;
   settle<&Receiver::on_gpu_checked>(posted, {});

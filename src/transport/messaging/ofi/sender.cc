@@ -415,6 +415,11 @@ void Sender::start_large(SendRequest& request) {
   header.tag = request.tag;
   header.index = request.index;
   header.bytes = request.bytes;
+  try {
+    if (!writes_) header.value = checksum_of(request);  // nothing follows a tagged message
+  } catch (const Error& error) {
+    return fail(error.code(), error.what());
+  }
   control(header);
   waiting_.push_back(&request);
   drive();

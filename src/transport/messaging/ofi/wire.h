@@ -34,8 +34,10 @@ struct Header {
   std::uint32_t credits = 0;
   /// Of the message; kAnnounce: room for it; kJoined: of all messages, with their headers.
   std::uint64_t bytes = 0;
-  std::uint64_t value = 0;  ///< kEager, kDone: checksum or 0; kAnnounce: address; kGrant: tag
-  std::uint64_t key = 0;    ///< kAnnounce: of the memory
+  /// kEager, kDone, and kRequest of what will come as a tagged message: checksum or 0; kAnnounce:
+  /// address; kGrant: tag.
+  std::uint64_t value = 0;
+  std::uint64_t key = 0;  ///< kAnnounce: of the memory
 };
 inline constexpr std::size_t kHeaderBytes = 48;
 static_assert(sizeof(Header) == kHeaderBytes && std::is_trivially_copyable_v<Header>);
