@@ -1,3 +1,6 @@
+#include <sys/mman.h>
+
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -13,13 +16,22 @@ constexpr std::size_t kSlotBytes = kHeadBytes + kPieceBytes;
 // Of what is said, with the provider at once.
 constexpr std::size_t kMostSaying = 8;
 
+// A mapping of its own: malloc() would keep what closed rails had, 1 MiB of each.
+std::byte* map_slots() {
+  void* const memory = mmap(nullptr, kSlots * kSlotBytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw system_error(errno, "mmap for the receives of a rail");
+  return static_cast<std::byte*>(memory);
+}
+
 }  // namespace
 
+void ArrivingRail::Unmap::operator()(std::byte* memory) const noexcept {
+  munmap(memory, kSlots * kSlotBytes);
+}
+
 ArrivingRail::ArrivingRail(const Device& device, std::unique_ptr<ReceiveConnection> forth)
-    : name(device.name()),
-      device_(device),
-      memory_(std::make_unique_for_overwrite<std::byte[]>(kSlots * kSlotBytes)),
-      forth_(std::move(forth)) {
+    : name(device.name()), device_(device), memory_(map_slots()), forth_(std::move(forth)) {
   for (std::size_t slot = 0; slot < kSlots; ++slot) slots_.push_back({slot, nullptr});
 }
 

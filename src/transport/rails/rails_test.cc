@@ -7,18 +7,24 @@
 #include <atomic>
 #include <cstdio>
 #include <functional>
+#include <mutex>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/settings.h"
 #include "core/testing/share.h"
+#include "transport/messaging/ofi/testing/providers.h"
 #include "transport/rails/pairing.h"
 #include "transport/rails/testing/cuttable.h"
 #include "transport/rails/testing/exchange.h"
 #include "transport/rails/testing/two_hosts.h"
 #include "transport/rails/wire.h"
 #include "transport/registry.h"
+#include "transport/window/sisci/testing/fabric.h"
 
 namespace ropewalk::transport::rails {
 namespace {
@@ -250,6 +256,117 @@ TEST(Rails, ARailThatIsSilentOrBreaksIsLostAndComesBack) {
   }
 }
 
+// The lines of the log up to level INFO since it was made. One at a time.
+class HeardLog {
+ public:
+  HeardLog() {
+    const std::lock_guard lock(mutex());
+    lines().clear();
+    log::set_sink([](log::Level, std::uint32_t, const char* line) {
+      const std::lock_guard hold(mutex());
+      lines().emplace_back(line);
+    });
+  }
+  ~HeardLog() { log::set_sink(nullptr); }
+  HeardLog(const HeardLog&) = delete;
+  HeardLog& operator=(const HeardLog&) = delete;
+
+  [[nodiscard]] bool has(const std::string& words) const {
+    const std::lock_guard lock(mutex());
+    return std::ranges::any_of(
+        lines(), [&](const std::string& line) { return line.find(words) != std::string::npos; });
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  static std::vector<std::string>& lines() {
+    static std::vector<std::string> all;
+    return all;
+  }
+};
+
+TEST(Rails, TheLogNamesARailThatIsUsedLostAndBackAndWhy) {
+  for (const Cut cut : {Cut::kSilent, Cut::kError}) {
+    const HeardLog log;
+    {
+      Cables cables({"tcp", "shm"});
+      Joined joined = cables.join();
+      wait_until_up(*joined.sender, 2);
+      const std::string name = report(*joined.sender)[1].name;
+      EXPECT_TRUE(log.has("rails: " + name + " is used"));
+      EXPECT_FALSE(log.has(" is lost"));
+      cables[1].cut = cut;
+      wait_for({}, "the loss", [&] {
+        EXPECT_EQ(stream_through(joined, StreamShape{}, 20).wrong, 0U);
+        return rails_up(*joined.sender) == 1;
+      });
+      EXPECT_TRUE(log.has("rails: " + name + " is lost: " +
+                          (cut == Cut::kSilent ? "silent for " : "the cable is cut")));
+      EXPECT_FALSE(log.has("rails: tcp lo is lost"));
+      cables[1].cut = Cut::kNone;
+      wait_until_up(*joined.sender, 2);
+      EXPECT_TRUE(log.has("rails: " + name + " is back and verified"));
+    }
+    EXPECT_TRUE(log.has("rails: a sending connection was closed: tcp lo: up"));
+    EXPECT_TRUE(log.has("lost 1 times"));
+  }
+}
+
+// A rail over another provider beside one of sockets: both carry, and either may be lost.
+TEST(Rails, OfSeveralProvidersCarryTogether) {
+  const SoftwareFabric bridges;
+  struct Beside {
+    std::string provider;
+    std::vector<std::pair<std::string, std::string>> settings;
+    bool is_cut = true;
+  };
+  std::vector<Beside> tried = {{"sisci", {{"SISCI_LIBRARY", RW_SOFTWARE_SISCI}}}};
+  for (const std::string_view provider : compiled_providers()) {
+    if (provider == "ofi") {
+      tried.push_back({"ofi", {{"OFI_PROVIDER", ofi::sockets_provider()}}});
+      // libfabric 1.17's shm ends a process both of whose endpoints it serves when one is closed
+      // with messages under way.
+      tried.push_back({"ofi", {{"OFI_PROVIDER", "shm"}}, false});
+    } else if (provider == "psm2") {
+      tried.push_back({"psm2", {{"PSM2_DEVICE", "shm"}}});
+    }
+  }
+  for (const Beside& beside : tried) {
+    Config config = config_of();
+    for (const auto& [name, value] : beside.settings) config.set(name, value, "test");
+    if (make_plain_transport(beside.provider, config)->num_devices() == 0) {
+      std::printf("%s has no device here\n", beside.provider.c_str());
+      continue;
+    }
+    SCOPED_TRACE(beside.provider + " " + beside.settings.front().second);
+    Cables cables({beside.provider, "tcp"}, config);
+    Joined joined = cables.join();
+    wait_until_up(*joined.sender, 2);
+    EXPECT_EQ(stream_through(joined, StreamShape{}, 200).wrong, 0U);
+    for (const RailReport& rail : report(*joined.receiver)) EXPECT_GT(rail.bytes, 0U) << rail.name;
+    for (std::size_t rail = 0; rail < 2 && beside.is_cut; ++rail) {
+      for (const Cut cut : {Cut::kSilent, Cut::kError}) {
+        const std::jthread cutter([&] {
+          std::this_thread::sleep_for(2ms);  // so that messages are under way
+          cables[rail].cut = cut;
+        });
+        wait_for({}, "the loss", [&] {
+          const Received meanwhile = stream_through(joined, StreamShape{}, 50);
+          EXPECT_EQ(meanwhile.messages, 50U);
+          EXPECT_EQ(meanwhile.wrong + meanwhile.late, 0U);
+          return rails_up(*joined.sender) == 1;
+        });
+        cables[rail].cut = Cut::kNone;
+        wait_until_up(*joined.sender, 2);
+      }
+    }
+    EXPECT_EQ(stream_through(joined, StreamShape{}, 50).wrong, 0U);
+  }
+}
+
 TEST(Rails, ShortMessagesOfFinishedSendsGoAgain) {
   Cables cables({"tcp", "tcp"});
   Joined joined = cables.join();
@@ -271,6 +388,62 @@ TEST(Rails, ShortMessagesOfFinishedSendsGoAgain) {
   ASSERT_NE(receive, nullptr);
   wait_for({}, "the message", [&] { return receive->test().has_value(); });
   EXPECT_EQ(in, 0x1234U);
+}
+
+// All has been delivered, and so the receiver has told by the other rail; a provider that waits for
+// an answer still reads the memory.
+TEST(Rails, ARailThatFallsSilentWhenAllHasArrivedIsLost) {
+  Cables cables({"tcp", "tcp"});
+  Joined joined = cables.join();
+  wait_until_up(*joined.sender, 2);
+  cables[1].holds_sends = true;
+  std::vector<std::byte> out(1'000'000, std::byte{7});
+  std::vector<std::byte> in(out.size());
+  const ReceiveBuffer buffer{in.data(), in.size(), 1, nullptr};
+  const auto receive = joined.receiver->receive({&buffer, 1});
+  const auto send = joined.sender->send(out.data(), out.size(), 1, nullptr);
+  ASSERT_TRUE(receive && send);
+  wait_for({}, "the message", [&] {
+    EXPECT_FALSE(send->test());
+    return receive->test().has_value();
+  });
+  EXPECT_EQ(in, out);
+  wait_for({}, "the record of arrival", [&] {
+    EXPECT_FALSE(send->test());
+    return joined.sender->describe().find("0 of 1 messages not yet") != std::string::npos;
+  });
+  cables[1].cut = Cut::kSilent;
+  wait_for({}, "the loss", [&] { return send->test().has_value(); });
+  EXPECT_GE(report(*joined.sender)[1].losses, 1U);
+}
+
+// A sender may be behind: it has not heard yet that all has arrived when the receiver goes, with
+// further receives posted.
+TEST(Rails, WhatHasArrivedIsSentAlsoWhenTheReceiverGoes) {
+  std::atomic<int> failures = 0;
+  for (int round = 0; round < 150; ++round) {
+    Cables cables({"tcp", "tcp"});
+    Joined joined = cables.join();
+    wait_until_up(*joined.sender, 2);
+    std::vector<std::byte> out(300'000);
+    std::vector<std::byte> in(out.size());
+    std::thread sending = guarded(failures, [&] {
+      std::unique_ptr<Request> send;
+      wait_for({}, "a send", [&] {
+        if (!send) send = joined.sender->send(out.data(), out.size(), 1, nullptr);
+        return send && send->test();
+      });
+    });
+    std::thread receiving = guarded(failures, [&] {
+      const ReceiveBuffer buffer{in.data(), in.size(), 1, nullptr};
+      const auto receive = joined.receiver->receive({&buffer, 1});
+      const auto never = joined.receiver->receive({&buffer, 1});
+      wait_for({}, "a receive", [&] { return receive->test().has_value(); });
+    });
+    sending.join();
+    receiving.join();
+  }
+  EXPECT_EQ(failures, 0);
 }
 
 TEST(Rails, LossOfAllIsAnErrorThatNamesThem) {

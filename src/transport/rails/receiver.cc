@@ -558,6 +558,8 @@ void ReceiverCore::fail(Errc code, const std::string& why) {
   if (error_) return;
   error_ = Error(code, "rails: {}", why);
   if (code == Errc::kAborted) {
+    // What has arrived first, on each rail: the sends of it are finished.
+    tell_all(Kind::kSnapshot, {}, snapshot());
     tell_all(Kind::kBroken, {}, std::as_bytes(std::span("the receiver gave a receive up")));
   }
 }

@@ -65,9 +65,13 @@ class ArrivingRail {
   };
   void post();
 
+  struct Unmap {
+    void operator()(std::byte* memory) const noexcept;
+  };
+
   const Device& device_;
   // Destroyed bottom up: requests before the connections.
-  std::unique_ptr<std::byte[]> memory_;
+  std::unique_ptr<std::byte[], Unmap> memory_;
   std::unique_ptr<ReceiveConnection> forth_;
   std::unique_ptr<Connector> connector_;
   std::unique_ptr<SendConnection> back_;

@@ -701,9 +701,11 @@ void SenderCore::probe(Clock::time_point now) {
 }
 
 bool SenderCore::anything_outstanding() const {
+  // What has arrived may still be with its provider, which waits for an answer.
   return !undelivered_.empty() || !again_.empty() ||
          std::ranges::any_of(rails_, [](const Rail& rail) {
-           return rail.state == State::kUp && rail.counted < rail.sent;
+           return rail.state == State::kUp &&
+                  (rail.counted < rail.sent || rail.tested < rail.flying.size());
          });
 }
 
@@ -765,12 +767,13 @@ void SenderCore::progress(Clock::time_point now) {
   driven_at_ = now.time_since_epoch().count();
   if (error_) return;
   // By number: a welcome adds rails.
-  for (std::size_t i = 0; i < rails_.size() && !error_; ++i) {
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
     try {
-      step(rail, now);
+      // Sends of what has arrived are finished also when the receiver has ended.
+      error_ ? reap(rail) : step(rail, now);
     } catch (const Error& error) {
-      lose(rail, error, now);
+      if (!error_) lose(rail, error, now);
     }
   }
   if (error_) return;

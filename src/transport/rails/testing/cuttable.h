@@ -18,6 +18,7 @@ enum class Cut : int { kNone, kSilent, kError };
 /// What all connections of a transport run over. Threads: any.
 struct Cable {
   std::atomic<Cut> cut = Cut::kNone;
+  std::atomic<bool> holds_sends = false;   ///< sends are not finished, though they arrive
   std::atomic<std::uint64_t> corrupt = 0;  ///< so many messages come with a changed byte
   [[nodiscard]] bool silent() const {
     if (cut == Cut::kError) throw Error(Errc::kPeerLost, "{}", "the cable is cut");
@@ -31,7 +32,8 @@ class CuttableRequest final : public Request {
   CuttableRequest(std::unique_ptr<Request> inner, Cable& cable, void* corruptible = nullptr)
       : inner_(std::move(inner)), cable_(cable), corruptible_(corruptible) {}
   std::optional<std::size_t> test() override {
-    if (cable_.silent()) return std::nullopt;
+    const bool is_send = corruptible_ == nullptr;
+    if (cable_.silent() || (is_send && cable_.holds_sends)) return std::nullopt;
     const std::optional<std::size_t> bytes = inner_->test();
     std::uint64_t left = cable_.corrupt;
     if (bytes && corruptible_ != nullptr && *bytes > 20'000 && left > 0 &&
