@@ -1,14 +1,18 @@
 // Two network namespaces on one machine count as two hosts.
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <net/ethernet.h>
 #include <sched.h>
 #include <source_dir.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -17,9 +21,12 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/explain.h"
@@ -27,6 +34,9 @@
 #include "core/network_interfaces.h"
 #include "diagnose/measure.h"
 #include "processes/rank_processes.h"
+#include "transport/messaging/ofi/testing/providers.h"
+#include "transport/rails/testing/two_hosts.h"
+#include "transport/registry.h"
 #include "transport/window/sisci/testing/fabric.h"
 
 namespace ropewalk::testing {
@@ -537,36 +547,148 @@ TEST(HostsOfSeveralNics, UnaskedTheCheapestRunsPlansAmongThem) {
   }
 }
 
-// The setting NET names what carries the links between hosts.
-class HostsOver : public ::testing::TestWithParam<const char*> {};
+// What carries the links between hosts, and the settings that choose it.
+struct Network {
+  std::string label;
+  std::string net;
+  std::vector<std::pair<std::string, std::string>> settings{};
+  const char* library = nullptr;  // without which there is nothing to try
+};
+
+// gtest's word for a case.
+std::ostream& operator<<(std::ostream& out, const Network& network) { return out << network.label; }
+
+// Loaded in a process of its own, since ranks are forked from this one.
+bool loads(const char* library) {
+  const pid_t child = fork();
+  if (child == 0) _exit(dlopen(library, RTLD_NOW) != nullptr ? 0 : 1);
+  int status = 1;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+class HostsOver : public ::testing::TestWithParam<Network> {};
 
 TEST_P(HostsOver, ThreeHostsWithARankEach) {
+  const Network& over = GetParam();
+  if (over.library != nullptr && !loads(over.library)) {
+    GTEST_SKIP() << over.net << " needs " << over.library << ", which this machine does not have";
+  }
   const transport::SoftwareFabric fabric;
   RankOptions options;
-  options.settings = {{"TIMEOUT", "60"},
-                      {"LINKS", "network"},
-                      {"SOCKET_IFNAME", "lo"},
-                      {"NET", GetParam()},
-                      {"SISCI_LIBRARY", RW_SOFTWARE_SISCI},
-                      {"PSM2_DEVICE", "shm"}};
+  options.settings = {
+      {"TIMEOUT", "60"}, {"LINKS", "network"}, {"SOCKET_IFNAME", "lo"}, {"NET", over.net}};
+  std::ranges::copy(over.settings, std::back_inserter(options.settings));
   RankProcesses ranks(3, options, [](comm::Communicator& comm) {
     return fmt::format("{} hosts over {}, wrong: {}", comm.facts().num_hosts,
                        comm.links().network(), wrong_collectives(comm));
   });
   for (const std::string& text : texts_of(ranks, 3)) {
-    EXPECT_EQ(text, fmt::format("3 hosts over {}, wrong: ", GetParam()));
+    EXPECT_EQ(text, fmt::format("3 hosts over {}, wrong: ", over.net));
   }
 }
 
-// libpsm2 runs over its shared-memory device.
-#ifdef RW_TEST_PSM2
-#define RW_PSM2_NETWORK , "psm2"
-#else
-#define RW_PSM2_NETWORK
-#endif
-INSTANTIATE_TEST_SUITE_P(Transports, HostsOver,
-                         ::testing::Values("tcp", "shm", "sisci", "auto" RW_PSM2_NETWORK),
-                         [](const auto& over) { return std::string(over.param); });
+std::vector<Network> networks() {
+  const std::pair<std::string, std::string> bridges{"SISCI_LIBRARY", RW_SOFTWARE_SISCI};
+  std::vector<Network> all = {
+      {"tcp", "tcp"},
+      {"shm", "shm"},
+      {"sisci", "sisci", {bridges}},
+      {"auto", "auto", {bridges}},
+      // The same device twice is two rails.
+      {"rails_of_tcp", "rails", {{"RAILS", "tcp:lo,tcp:lo"}}},
+      {"rails_of_shm_and_tcp", "rails", {{"RAILS", "shm,tcp"}}},
+      {"rails_with_checksums", "rails", {{"RAILS", "tcp:lo,tcp:lo"}, {"VERIFY", "all"}}},
+  };
+  for (const std::string_view provider : transport::compiled_providers()) {
+    if (provider == "ofi") {
+      constexpr const char* kLibrary = "libfabric.so.1";
+      const std::pair<std::string, std::string> sockets{"OFI_PROVIDER",
+                                                        transport::ofi::sockets_provider()};
+      all.push_back({"ofi_tcp", "ofi", {sockets}, kLibrary});
+      all.push_back({"ofi_tcp_tagged", "ofi", {sockets, {"OFI_LARGE", "tagged"}}, kLibrary});
+      all.push_back({"ofi_tcp_checksums", "ofi", {sockets, {"VERIFY", "all"}}, kLibrary});
+      all.push_back({"ofi_shm", "ofi", {{"OFI_PROVIDER", "shm"}}, kLibrary});
+    } else if (provider == "psm2") {
+      all.push_back({"psm2", "psm2", {{"PSM2_DEVICE", "shm"}}, "libpsm2.so.2"});
+    }
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Transports, HostsOver, ::testing::ValuesIn(networks()),
+                         [](const auto& over) { return over.param.label; });
+
+// ---- a rail that is lost -------------------------------------------------------------------
+
+// All-reduces until `cut` has been done and two more have followed, each of which is looked at.
+// Rank 0 cuts, from another thread while a call runs.
+std::string all_reduces_through(comm::Communicator& comm, const std::function<void()>& cut) {
+  constexpr std::size_t kCount = std::size_t{2} << 20U;
+  std::vector<float> values(kCount);
+  std::atomic<bool> is_cut = false;
+  std::jthread cutter;
+  int left = 2;
+  std::string wrong;
+  for (int round = 0; left > 0; ++round) {
+    const auto value = [&](std::size_t i, int rank) {
+      return static_cast<float>(i % 1000 + static_cast<std::size_t>(10 * round + rank));
+    };
+    for (std::size_t i = 0; i < kCount; ++i) values[i] = value(i, comm.rank());
+    if (round == 1 && comm.rank() == 0) {
+      cutter = std::jthread([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the call has begun
+        cut();
+        is_cut = true;
+      });
+    }
+    comm::CollectiveCall call;
+    call.collective = Collective::kAllReduce;
+    call.type = DataType::kFloat32;
+    call.count = kCount;
+    call.input = call.output = values.data();
+    const bool was_cut = is_cut;
+    comm.run(call);
+    std::size_t errors = 0;
+    for (std::size_t i = 0; i < kCount; ++i) {
+      errors += values[i] == value(i, 0) + value(i, 1) ? 0 : 1;
+    }
+    if (errors > 0) wrong += fmt::format("{} in call {}, ", errors, round);
+    // Over the rails, since the bootstrap's sockets may have been cut.
+    float cut_before = was_cut ? 1 : 0;
+    call.collective = Collective::kBroadcast;
+    call.count = 1;
+    call.input = call.output = &cut_before;
+    comm.run(call);
+    if (cut_before != 0) --left;
+  }
+  return "wrong: " + wrong;
+}
+
+// One of two rails goes while an all-reduce runs over both: its interface goes down, or a switch
+// drops all that it gets.
+TEST(HostsOverRails, AnAllReduceGoesOnWithoutALostRail) {
+  for (const bool silent : {false, true}) {
+    for (const int pair : {0, 1}) {
+      const transport::rails::testing::TwoHosts hosts({40, 40});
+      if (!hosts.ready()) GTEST_SKIP() << "network namespaces cannot be made here";
+      if (!hosts.shaped()) GTEST_SKIP() << "the kernel cannot shape interfaces";
+      const std::string log = ::testing::TempDir() + fmt::format("rails-{}.log", getpid());
+      RankOptions options;
+      options.settings = {
+          {"TIMEOUT", "30"}, {"NET", "rails"}, {"DEBUG", "INFO"}, {"DEBUG_FILE", log}};
+      options.before = [&](int rank) { hosts.enter(rank); };
+      RankProcesses ranks(2, options, [&](comm::Communicator& comm) {
+        return all_reduces_through(comm,
+                                   [&] { silent ? hosts.silence(pair, 0) : hosts.down(pair, 0); });
+      });
+      for (const std::string& text : texts_of(ranks, 2)) EXPECT_EQ(text, "wrong: ");
+      std::ifstream file(log);
+      const std::string lines(std::istreambuf_iterator<char>(file), {});
+      EXPECT_NE(lines.find(fmt::format("rails: tcp {} is lost: ", hosts.interface(pair, 0))),
+                std::string::npos)
+          << lines;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace ropewalk::testing

@@ -466,6 +466,27 @@ def test_ropewalks_own_plugin_over_libpsm2(endpoints: str, monkeypatch: pytest.M
     assert rules["transfer"]["outcome"] == "passed"
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"NET": "rails", "RAILS": "tcp:lo,tcp:lo"},  # the same device twice is two rails
+        {"NET": "rails", "RAILS": "shm,tcp", "VERIFY": "all"},
+    ],
+    ids=["tcp", "shm-and-tcp"],
+)
+def test_ropewalks_own_plugin_over_rails(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not own_plugin().exists():
+        pytest.skip("libnccl-net-ropewalk.so is not built")
+    for name, value in {**settings, "SOCKET_IFNAME": "=lo"}.items():
+        monkeypatch.setenv(f"ROPEWALK_{name}", value)
+    rules = checked(str(own_plugin()))
+    assert outcomes(rules, "failed") == {}
+    for rule in ("transfer", "order", "lost-sender", "lost-receiver", "unload"):
+        assert rules[rule]["outcome"] == "passed", rules[rule]
+
+
 @pytest.mark.parametrize("settings", [{"NET": "shm", "SINGLE_COPY": "off"}, {"NET": "sisci"}])
 def test_lines_come_in_order_through_a_window(
     settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

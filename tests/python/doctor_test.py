@@ -179,6 +179,100 @@ def test_a_missing_libpsm2_that_is_asked_for(program: Program) -> None:
     assert "failed    library and adapters: /nonexistent/psm2.so" in done.stdout, done.stdout
 
 
+# One that every libfabric has.
+SOCKETS = {"ROPEWALK_OFI_PROVIDER": "tcp;ofi_rxm", "ROPEWALK_SOCKET_IFNAME": "=lo"}
+
+
+def checks_of(
+    program: Program, kinds: str, title: str, environment: dict[str, str], returncode: int = 0
+) -> list[dict[str, Any]]:
+    done = program("doctor", "--only", kinds, "--json", env=environment)
+    assert done.returncode == returncode, done.stdout + done.stderr
+    (found,) = [
+        report["checks"] for report in json.loads(done.stdout)["paths"] if report["title"] == title
+    ]
+    return list(found)
+
+
+def fabrics(
+    program: Program, environment: dict[str, str], returncode: int = 0
+) -> list[dict[str, Any]]:
+    checks = checks_of(program, "fabrics", "fabrics (libfabric)", environment, returncode)
+    if "this build has no transport ofi" in checks[0]["found"]:
+        pytest.skip("this build has no transport ofi")
+    return checks
+
+
+@pytest.mark.skipif(not find_library("fabric"), reason="libfabric is not installed")
+def test_libfabric_over_sockets(program: Program) -> None:
+    library, locked, messages, gpus = fabrics(program, SOCKETS)
+    assert library["outcome"] == "passed", library
+    assert re.match(r"libfabric\S* \d+\.\d+.*, tcp;ofi_rxm; long messages by ", library["found"])
+    assert locked["what"] == "locked memory"
+    assert messages["what"] == "tcp;ofi_rxm on lo"
+    assert messages["outcome"] == "passed", messages
+    assert messages["gbps"] > 0
+    assert messages["latency_us"] > 0
+    assert gpus["outcome"] in ("skipped", "passed"), gpus
+
+
+@pytest.mark.skipif(not find_library("fabric"), reason="libfabric is not installed")
+def test_a_provider_that_libfabric_does_not_have(program: Program) -> None:
+    (library,) = fabrics(program, {**SOCKETS, "ROPEWALK_OFI_PROVIDER": "no;such"}, 1)
+    assert library["outcome"] == "failed"
+    assert "provider no;such: fi_getinfo" in library["found"]
+    assert "OFI_PROVIDER" in library["cause"]
+
+
+def test_no_libfabric_is_no_failure_and_another_library_is(
+    program: Program, tmp_path: Path
+) -> None:
+    absent = {**SOCKETS, "ROPEWALK_OFI_LIBRARY": "/nonexistent/libfabric.so"}
+    (library,) = fabrics(program, absent)
+    assert library["outcome"] == "skipped"
+    assert "/nonexistent/libfabric.so" in library["found"]
+    (tmp_path / "libfabric.so").write_text("nothing of the kind")
+    other = {**SOCKETS, "ROPEWALK_OFI_LIBRARY": str(tmp_path / "libfabric.so")}
+    (library,) = fabrics(program, other, 1)
+    assert library["outcome"] == "failed"
+    assert "OFI_LIBRARY" in library["cause"]
+
+
+RAILS = "rails (setting RAILS)"
+
+
+def test_rails_are_tried_together_and_each(program: Program) -> None:
+    environment = {"ROPEWALK_RAILS": "tcp:lo,shm", "ROPEWALK_SOCKET_IFNAME": "=lo"}
+    messages, *each = checks_of(program, "interfaces", RAILS, environment)
+    assert messages["outcome"] == "passed", messages
+    assert messages["found"].startswith("rails:lo+")
+    assert messages["gbps"] > 0
+    assert [check["outcome"] for check in each] == ["passed"] * 2, each
+    assert {check["what"].split()[0] for check in each} == {"tcp", "shm"}
+    assert {check["found"] for check in each} == {"connected and verified"}
+
+
+def test_a_device_of_rails_that_there_is_not(program: Program) -> None:
+    environment = {"ROPEWALK_RAILS": "tcp:lo,tcp:none", "ROPEWALK_SOCKET_IFNAME": "=lo"}
+    (check,) = checks_of(program, "interfaces", RAILS, environment, 1)
+    assert check["outcome"] == "failed"
+    assert check["found"] == "RAILS: tcp has no device none (it has: lo)"
+    assert "RAILS" in check["cause"]
+
+
+def test_a_rail_that_carries_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes to an interface's own address goes over loopback, which is down."""
+    monkeypatch.setenv("ROPEWALK_RAILS", "shm,tcp")
+    add = "ip link add d0 type veth peer name d1 && ip link set d1 up"
+    add += " && ip addr add 10.9.9.1/24 dev d0 && ip link set d0 up"
+    checks = in_namespace(add, "--net")[RAILS]
+    assert checks["tcp d0"]["outcome"] == "degraded", checks
+    assert checks["tcp d0"]["found"].startswith("no rail: "), checks
+    assert "the others carry" in checks["tcp d0"]["cause"]
+    (carries,) = [check for name, check in checks.items() if name.startswith("shm")]
+    assert carries["outcome"] == "passed", checks
+
+
 CHILD = """
 import json, os, signal, sys, time
 for request in json.load(sys.stdin):
