@@ -24,7 +24,6 @@
 #include "transport/rails/testing/two_hosts.h"
 #include "transport/rails/wire.h"
 #include "transport/registry.h"
-#include "transport/window/sisci/testing/fabric.h"
 
 namespace ropewalk::transport::rails {
 namespace {
@@ -315,9 +314,9 @@ TEST(Rails, TheLogNamesARailThatIsUsedLostAndBackAndWhy) {
   }
 }
 
-// A rail over another provider beside one of sockets: both carry, and either may be lost.
+// A rail over another provider beside one of sockets: both carry, and either may be lost. The PCIe
+// bridges are those that the contract suite makes for the whole program.
 TEST(Rails, OfSeveralProvidersCarryTogether) {
-  const SoftwareFabric bridges;
   struct Beside {
     std::string provider;
     std::vector<std::pair<std::string, std::string>> settings;
