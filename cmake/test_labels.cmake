@@ -184,6 +184,8 @@ rw_label_tests("slow;thorough" transport_test
   "13 to 19 s each; the other faults of the same transfers run")
 rw_label_tests(slow comm_test "StreamHandshake.OfMoreRanksThanABatchHasOperations"
   "2 to 16 s without a sanitizer, over two minutes with one: its threads outnumber two cores by a hundred; fewer ranks run")
+rw_label_tests("thorough" comm_test "Over/MixedBlocks.*( |$)"
+  "10,000 calls under faults take two cores two minutes; NetworkBlocks and MappedBlocks run")
 rw_label_tests("slow;thorough" diagnose_test
   "PlansForFoundHosts.ThatASettingNamesCompute|Communicator.HierarchicalOverHosts"
   "12 s each without a sanitizer, one to two minutes with one; other tests over several hosts run")

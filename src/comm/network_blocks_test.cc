@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <future>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,10 +37,15 @@ using TestClock = std::chrono::steady_clock;
 
 constexpr executor::FifoShape kShape{4, 4, 4096};
 
+// libfabric, which the tests over `ofi` load, reads it before libpsm2 does.
+[[maybe_unused]] const int kSysfsOfPsm2 = setenv("HFI_SYSFS_PATH", "/sys/class", 0);
+
 // What links are made of.
 struct BlockKind {
   const char* transport;
   Protocol protocol;
+  // A request that fails, or never finishes, is a lost rail, which is no error.
+  [[nodiscard]] bool survives() const { return std::string_view(transport) == "rails"; }
 };
 
 // A rank with its links, as cuda/cuda_group.h has them.
@@ -50,6 +57,8 @@ class Host final : public testing::BlockHost {
         unused_board_(board_.size()) {
     Config config = bootstrap::quiet_config();
     if (!faults.empty()) config.set("FAULTY", faults, "test");
+    config.set("RAILS", "tcp,shm", "test");
+    config.set("PSM2_DEVICE", "shm", "test");
     NetworkLinks::Options options;
     options.shape = kShape;
     options.tag = 1;
@@ -200,7 +209,8 @@ TEST_P(NetworkBlocks, EndWhenAPeerDies) {
     } else {
       const TestClock::time_point begin = TestClock::now();
       launch.run();
-      EXPECT_LT(TestClock::now() - begin, std::chrono::seconds(5));
+      // A second, and what a busy machine adds.
+      EXPECT_LT(TestClock::now() - begin, std::chrono::seconds(3));
       EXPECT_TRUE(host.aborted());
       ASSERT_TRUE(host.thread().failure().has_value());
       EXPECT_EQ(host.thread().failure()->code(), Errc::kPeerLost);
@@ -303,6 +313,16 @@ TEST_P(NetworkBlocks, AreRightOverALateTransport) {
 // A transport that fails ends the blocks of all ranks, by what it said or by links that are gone;
 // no call that ended well is wrong.
 TEST_P(NetworkBlocks, EndWhenTheTransportFails) {
+  if (GetParam().survives()) {
+    for (const char* faults : {"fail=0.001,seed=1", "drop=0.0005,seed=2"}) {
+      for (const Ended& own : run_under(GetParam(), faults, 60, std::chrono::minutes(1))) {
+        EXPECT_EQ(own.wrong, 0U);
+        // Both rails may be lost at once, for longer than PEER_LOSS_TIME.
+        EXPECT_TRUE(own.calls == 60 || own.failure.has_value()) << faults;
+      }
+    }
+    return;
+  }
   for (const char* faults : {"fail=0.002,seed=1", "fail=0.02,delay=100us,seed=2"}) {
     int failures = 0;
     for (const Ended& own : run_under(GetParam(), faults, 1000, std::chrono::minutes(2))) {
@@ -321,6 +341,7 @@ TEST_P(NetworkBlocks, EndWhenTheTransportFails) {
 // What never arrives ends the blocks at their limit: no transport says so. Rounds of ll have
 // numbers, so that the next one tells.
 TEST_P(NetworkBlocks, EndAtTheLimitWhenAChunkIsLost) {
+  if (GetParam().survives()) return;
   bool timed_out = false;
   for (const Ended& own :
        run_under(GetParam(), "drop=0.01,seed=3", 1000, std::chrono::milliseconds(1500))) {
@@ -332,11 +353,19 @@ TEST_P(NetworkBlocks, EndAtTheLimitWhenAChunkIsLost) {
   EXPECT_TRUE(timed_out);
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, NetworkBlocks,
-                         ::testing::Values(BlockKind{"tcp", Protocol::kSimple},
-                                           BlockKind{"shm", Protocol::kSimple},
-                                           BlockKind{"tcp", Protocol::kLl},
-                                           BlockKind{"shm", Protocol::kLl}),
+std::vector<BlockKind> block_kinds() {
+  std::vector<BlockKind> kinds;
+  const std::vector<std::string_view> compiled = transport::compiled_providers();
+  for (const char* transport : {"tcp", "shm", "ofi", "rails", "psm2"}) {
+    if (std::ranges::find(compiled, transport) == compiled.end()) continue;
+    for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl}) {
+      kinds.push_back({transport, protocol});
+    }
+  }
+  return kinds;
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, NetworkBlocks, ::testing::ValuesIn(block_kinds()),
                          [](const auto& test) {
                            return std::string(test.param.transport) +
                                   (test.param.protocol == Protocol::kLl ? "_ll" : "");

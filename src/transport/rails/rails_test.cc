@@ -17,6 +17,7 @@
 #include "core/log.h"
 #include "core/settings.h"
 #include "core/testing/share.h"
+#include "transport/faulty.h"
 #include "transport/messaging/ofi/testing/providers.h"
 #include "transport/rails/pairing.h"
 #include "transport/rails/testing/cuttable.h"
@@ -134,6 +135,19 @@ Config config_of(const std::string& verify = "connect", const std::string& loss 
   return config;
 }
 
+// From `from` to the other one, of one process.
+Joined join(std::array<std::unique_ptr<Transport>, 2>& ends, std::size_t from = 0) {
+  const auto listener = ends[1 - from]->listen(0);
+  Joined joined;
+  const auto connector = ends[from]->connect(0, listener->handle());
+  wait_for({}, "connecting", [&] {
+    if (joined.sender == nullptr) joined.sender = connector->poll();
+    if (joined.receiver == nullptr) joined.receiver = listener->accept();
+    return joined.sender != nullptr && joined.receiver != nullptr && joined.sender->ready();
+  });
+  return joined;
+}
+
 // Two ends of one process whose rails are cables.
 class Cables {
  public:
@@ -150,17 +164,7 @@ class Cables {
   }
   Cable& operator[](std::size_t i) { return cables_[i]; }
   // From `from` to the other one.
-  Joined join(std::size_t from = 0) {
-    const auto listener = ends_[1 - from]->listen(0);
-    Joined joined;
-    const auto connector = ends_[from]->connect(0, listener->handle());
-    wait_for({}, "connecting", [&] {
-      if (joined.sender == nullptr) joined.sender = connector->poll();
-      if (joined.receiver == nullptr) joined.receiver = listener->accept();
-      return joined.sender != nullptr && joined.receiver != nullptr && joined.sender->ready();
-    });
-    return joined;
-  }
+  Joined join(std::size_t from = 0) { return rails::join(ends_, from); }
 
  private:
   std::deque<Cable> cables_;
@@ -499,6 +503,32 @@ TEST(Rails, APatternThatComesWrongKeepsARailOut) {
   });
   cables[1].corrupt = 0;
   wait_until_up(*joined.sender, 2);
+}
+
+// Of any connection, at one end only: the other may see nothing of it.
+TEST(Rails, RequestsThatFailOrNeverFinishLoseNoMessage) {
+  StreamShape shape;
+  shape.most_bytes = shape.least_bytes = 9000;
+  shape.under_way = 8;
+  for (const char* faults : {"fail=0.004,seed=1", "fail=0.004,seed=2", "fail=0.01,seed=3",
+                             "drop=0.002,seed=4", "drop=0.004,seed=5"}) {
+    std::array<std::unique_ptr<Transport>, 2> ends;
+    for (std::unique_ptr<Transport>& end : ends) {
+      std::vector<std::unique_ptr<Transport>> transports;
+      for (const char* provider : {"tcp", "shm"}) {
+        transports.push_back(
+            make_faulty(make_plain_transport(provider, config_of()), parse_faults(faults)));
+      }
+      end = make_over(std::move(transports), config_of());
+    }
+    Joined joined = join(ends);
+    const Received received = stream_through(joined, shape, 500);
+    EXPECT_EQ(received.messages, 500U) << faults;
+    EXPECT_EQ(received.wrong + received.late, 0U) << faults;
+    std::uint64_t losses = 0;
+    for (const RailReport& rail : report(*joined.sender)) losses += rail.losses;
+    EXPECT_GT(losses, 0U) << faults;
+  }
 }
 
 // Cuts at random moments, of one rail or the other, short and long, while messages go in both

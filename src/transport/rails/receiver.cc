@@ -269,12 +269,15 @@ void ReceiverCore::progress(Clock::time_point now) {
   }
   for (const auto& [number, why] : lost) lose(number, why, now);
   if (!error_) say_snapshots();
+  lost.clear();
   for (auto& [number, rail] : rails_) {
     try {
       if (rail->unsaid() > 0) (void)rail->flush();
-    } catch (const Error&) {  // the next step finds it, or the sender
+    } catch (const Error& error) {  // it still brings messages, of which the sender never hears
+      lost.emplace_back(number, error.what());
     }
   }
+  for (const auto& [number, why] : lost) lose(number, why, now);
   if (!rails_.empty()) {
     last_up_ = now;
   } else if (!error_) {

@@ -30,6 +30,9 @@ constexpr std::size_t kBackSlots = 8;
 constexpr auto kProbePeriod = milliseconds(75);
 constexpr auto kSilence = milliseconds(250);
 constexpr std::uint64_t kMissedProbes = 3;
+constexpr auto kSilenceOfAll = std::chrono::seconds(1);
+// A send that has arrived finishes within this, or its rail is lost.
+constexpr auto kKeepTime = std::chrono::seconds(1);
 // On a rail that answers none.
 constexpr std::uint64_t kMostUnanswered = 6;
 
@@ -283,7 +286,7 @@ Tended::Tending SenderCore::tend(Clock::time_point now) {
       for (Rail& rail : rails_) {
         if (rail.state != State::kUp) continue;
         try {
-          reap(rail);
+          reap(rail, now);
         } catch (const Error&) {
           rail.flying.clear();
           rail.tested = 0;
@@ -359,6 +362,7 @@ void SenderCore::begin(Rail& rail, Clock::time_point now) {
   rail.sent = rail.counted = 0;
   rail.tested = 0;
   rail.outstanding = 0;
+  rail.kept = 0;
   rail.listener = own.transport->listen(own.number);
   rail.connector =
       own.transport->connect(own.number, peers_[static_cast<std::size_t>(rail.pair.peers)].handle);
@@ -422,7 +426,11 @@ void SenderCore::step(Rail& rail, Clock::time_point now) {
   if (rail.state == State::kGreeting) greet(rail, now);
   if (rail.state >= State::kGreeting) {
     if (rail.back != nullptr) read_back(rail, now);
-    reap(rail);
+    reap(rail, now);
+    if (rail.state == State::kUp && rail.kept != 0 && now - rail.kept_since > kKeepTime) {
+      throw Error(Errc::kPeerLost, "a message has arrived, and its send does not finish for {} s",
+                  kKeepTime.count());
+    }
   }
   const auto limit = rail.state == State::kConnecting ? kConnectTime : kTryTime;
   if (rail.state != State::kUp && now - rail.since > limit) {
@@ -560,7 +568,7 @@ void SenderCore::count(Rail& rail, std::uint64_t until, Clock::time_point now) {
   while (!undelivered_.empty() && undelivered_.front()->delivered()) undelivered_.pop_front();
 }
 
-void SenderCore::reap(Rail& rail) {
+void SenderCore::reap(Rail& rail, Clock::time_point now) {
   while (rail.tested < rail.flying.size()) {
     Flying& each = rail.flying[rail.tested];
     if (!each.request->test()) break;
@@ -576,6 +584,10 @@ void SenderCore::reap(Rail& rail) {
     rail.flying.pop_front();
     --rail.tested;
   }
+  const bool keeps = rail.tested < rail.flying.size() && rail.flying[rail.tested].counted;
+  const std::uint64_t kept =
+      keeps ? rail.sent - rail.flying.size() + rail.tested + 1 : std::uint64_t{0};
+  if (kept != std::exchange(rail.kept, kept)) rail.kept_since = now;
 }
 
 void SenderCore::measure(Rail& rail, std::size_t bytes, Clock::time_point now) {
@@ -728,6 +740,7 @@ void SenderCore::watch(Clock::time_point now) {
                  seconds(now - rail.heard)),
            now);
     }
+    make_one_again_if_all_are_silent(now);
     return;
   }
   if (now - last_up_ < context_.loss_time) return;
@@ -738,6 +751,23 @@ void SenderCore::watch(Clock::time_point now) {
     if (!all_refused) return;
   }
   fail(Errc::kPeerLost, fmt::format("no rail is left: {}", rails_text()));
+}
+
+// Either the peer is busy elsewhere, or every rail broke so that this end does not see it: a rail
+// that is made again tells. One stays as it is, since a peer that is stopped is not lost.
+void SenderCore::make_one_again_if_all_are_silent(Clock::time_point now) {
+  Rail* longest = nullptr;
+  int up = 0;
+  for (Rail& rail : rails_) {
+    if (rail.state != State::kUp) continue;
+    if (rail.counted == rail.sent || now - rail.heard < kSilenceOfAll) return;
+    if (longest == nullptr || rail.heard < longest->heard) longest = &rail;
+    ++up;
+  }
+  if (up < 2) return;
+  lose(*longest,
+       Error(Errc::kPeerLost, "silent for {:.2f} s, as all are", seconds(now - longest->heard)),
+       now);
 }
 
 void SenderCore::fail(Errc code, const std::string& why) {
@@ -771,7 +801,7 @@ void SenderCore::progress(Clock::time_point now) {
     Rail& rail = rails_[i];
     try {
       // Sends of what has arrived are finished also when the receiver has ended.
-      error_ ? reap(rail) : step(rail, now);
+      error_ ? reap(rail, now) : step(rail, now);
     } catch (const Error& error) {
       if (!error_) lose(rail, error, now);
     }

@@ -107,7 +107,9 @@ class SenderCore final : public Tended, public std::enable_shared_from_this<Send
     bool greeted = false;
     std::uint64_t sent = 0;
     std::uint64_t counted = 0;
-    std::size_t tested = 0;       // of flying, from the front: the provider is done with them
+    std::size_t tested = 0;  // of flying, from the front: the provider is done with them
+    std::uint64_t kept = 0;  // which message has arrived while its send is not finished; or 0
+    Clock::time_point kept_since{};
     std::size_t outstanding = 0;  // bytes of pieces
     std::uint64_t answered = 0;   // the last probe
     Clock::time_point heard{};
@@ -136,7 +138,7 @@ class SenderCore final : public Tended, public std::enable_shared_from_this<Send
   void take(Rail& rail, const Head& head, std::span<const std::byte> following,
             Clock::time_point now) RW_REQUIRES(mutex_);
   void count(Rail& rail, std::uint64_t until, Clock::time_point now) RW_REQUIRES(mutex_);
-  void reap(Rail& rail) RW_REQUIRES(mutex_);
+  void reap(Rail& rail, Clock::time_point now) RW_REQUIRES(mutex_);
   void measure(Rail& rail, std::size_t bytes, Clock::time_point now) RW_REQUIRES(mutex_);
   void judge_rates(Clock::time_point now) RW_REQUIRES(mutex_);
   void lose(Rail& rail, const Error& error, Clock::time_point now) RW_REQUIRES(mutex_);
@@ -151,6 +153,7 @@ class SenderCore final : public Tended, public std::enable_shared_from_this<Send
                     Clock::time_point now) RW_REQUIRES(mutex_);
   void probe(Clock::time_point now) RW_REQUIRES(mutex_);
   void watch(Clock::time_point now) RW_REQUIRES(mutex_);
+  void make_one_again_if_all_are_silent(Clock::time_point now) RW_REQUIRES(mutex_);
   void fail(Errc code, const std::string& why) RW_REQUIRES(mutex_);
   void tell_all(Kind kind, std::span<const std::byte> following, Head head) RW_REQUIRES(mutex_);
   void throw_if_failed() const RW_REQUIRES(mutex_);

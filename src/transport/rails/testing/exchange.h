@@ -66,15 +66,20 @@ struct StreamShape {
   }
 };
 
-/// Throws when `step` has been false for the patience.
-inline void wait_for(const StreamShape& shape, const std::string& what,
+/// Throws when `step` has been false for the patience. `what` is asked then.
+inline void wait_for(const StreamShape& shape, const std::function<std::string()>& what,
                      const std::function<bool()>& step) {
   const Clock::time_point deadline = Clock::now() + shape.patience;
   for (int round = 0; !step(); ++round) {
     if (round < 20) continue;
-    if (Clock::now() > deadline) throw std::runtime_error("hangs: " + what);
+    if (Clock::now() > deadline) throw std::runtime_error("hangs: " + what());
     std::this_thread::yield();
   }
+}
+inline void wait_for(const StreamShape& shape, const char* what,
+                     const std::function<bool()>& step) {
+  wait_for(
+      shape, [what] { return std::string(what); }, step);
 }
 
 /// Sends until `stop`; before the last messages it says how many there will have been, so that the
@@ -90,8 +95,9 @@ inline std::uint64_t send_stream(SendConnection& sender, const StreamShape& shap
   std::uint64_t number = 0;
   const auto finish_one = [&] {
     Message& first = flying.front();
-    wait_for(shape, "a send: " + sender.describe(),
-             [&] { return first.request->test().has_value(); });
+    wait_for(
+        shape, [&] { return "a send: " + sender.describe(); },
+        [&] { return first.request->test().has_value(); });
     first.request.reset();
     // Whoever still reads it sends what is wrong.
     std::memset(first.memory.data(), 0xdb, first.memory.size());
@@ -183,10 +189,12 @@ inline Received receive_stream(ReceiveConnection& receiver, const StreamShape& s
     }
     std::optional<std::size_t> got;
     if (flying.empty()) break;
-    wait_for(shape, "a receive: " + receiver.describe(), [&] {
-      got = flying.front().request->test();
-      return got.has_value();
-    });
+    wait_for(
+        shape, [&] { return "a receive: " + receiver.describe(); },
+        [&] {
+          got = flying.front().request->test();
+          return got.has_value();
+        });
     Message message = std::move(flying.front());
     flying.pop_front();
     message.request.reset();
