@@ -269,6 +269,30 @@ def test_points_by_processor() -> None:
             assert same(cell, reduces[bytes_]), row
 
 
+def test_crowded_cores_and_in_place() -> None:
+    limit, some, all_, worst, least, most = sentence(
+        "README.md",
+        r"take at most ([\d.]+\d) of its time at (\d+) of (\d+) points and at most ([\d.]+\d) at all, "
+        r"and all-reduces of 64 KiB to 16 MiB of two ranks ([\d.]+\d) to ([\d.]+\d)\.",
+    )
+    file = "peers-crowded-xeon.txt"
+    four = [ratio for _, ratio in ratios(file, "4 ranks")]
+    assert (some, all_) == (at_most(file, float(limit), "4 ranks"), str(len(four)))
+    assert same(worst, max(four))
+    two = [ratio for _, ratio in ratios(file, "2 ranks", "all_reduce")]
+    assert same(least, min(two))
+    assert same(most, max(two))
+    some, all_, limit, least, most = sentence(
+        "README.md",
+        r"(\d+) of (\d+) points take at most ([\d.]+\d), all-reduces ([\d.]+\d) to ([\d.]+\d); over 1.1",
+    )
+    file = "peers-inplace-xeon.txt"
+    assert (some, all_) == (at_most(file, float(limit)), str(len(ratios(file))))
+    reduces = [r for n in ("2", "4") for _, r in ratios(file, f"{n} ranks", "all_reduce")]
+    assert same(least, min(reduces))
+    assert same(most, max(reduces))
+
+
 def test_all_points_over_tcp() -> None:
     some, all_, limit, least, most, last_least, last_most = sentence(
         "README.md",
