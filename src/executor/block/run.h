@@ -66,9 +66,10 @@ RW_HOST_DEVICE void leave_tag(const Block& block, const LaunchArgs& args, std::u
 template <typename Strand>
 RW_HOST_DEVICE void lay_share(Strand& strand, const LaunchArgs& args, std::uint32_t channel) {
   if (args.begins != nullptr) {
-    strand.begin = args.begins[2 * channel];
-    strand.part_length = args.begins[2 * channel + 1];
-    strand.length = args.begins[2 * channel + 2] - strand.begin;
+    const std::uint64_t* const bounds = args.begins + std::size_t{2} * channel;
+    strand.begin = bounds[0];
+    strand.part_length = bounds[1];
+    strand.length = bounds[2] - strand.begin;
   } else {
     const std::size_t begin = args.share * channel;
     strand.begin = begin < args.call.count ? begin : args.call.count;
