@@ -186,6 +186,12 @@ rw_label_tests(slow comm_test "StreamHandshake.OfMoreRanksThanABatchHasOperation
   "2 to 16 s without a sanitizer, over two minutes with one: its threads outnumber two cores by a hundred; fewer ranks run")
 rw_label_tests("thorough" comm_test "Over/MixedBlocks.*( |$)"
   "10,000 calls under faults take two cores two minutes; NetworkBlocks and MappedBlocks run")
+# Windows over each transport: random programs over all of them.
+rw_label_tests("slow;thorough" comm_test
+  "Kinds/(WindowContract|DeviceWindows)\\.[^R].*/(registered_)?over_(auto|ofi|psm2|rails|sisci|tcp_encrypted)( |$)"
+  "the messenger's code is the same over each transport; these run over tcp and shm")
+rw_label_tests(sanitizer-blind comm_test "Kinds/.*Window.*/over_sisci( |$)"
+  "the software libsisci writes memory as a PCIe bridge does, whenever it likes" SANITIZER thread)
 rw_label_tests("slow;thorough" diagnose_test
   "PlansForFoundHosts.ThatASettingNamesCompute|Communicator.HierarchicalOverHosts"
   "12 s each without a sanitizer, one to two minutes with one; other tests over several hosts run")

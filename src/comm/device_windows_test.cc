@@ -1,5 +1,7 @@
-// Windows in GPU memory, and the operations that streams do, with software that stands in for
-// CUDA's driver: its streams are threads that do everything late and in order.
+// Windows in GPU memory, and the operations that streams do, on a stand-in for CUDA's driver: one
+// suite over all kinds of windows and links.
+#include "comm/testing/device_windows.h"
+
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,164 +41,18 @@ using message::OperationSpec;
 using message::Refused;
 using message::Window;
 using message::WindowSpec;
+using testing::Buffer;
+using testing::DeviceEnd;
+using testing::DeviceKind;
 using testing::pattern;
-using testing::quiet;
 using testing::refusal_of;
+using testing::TestStream;
 using testing::with_ranks;
 using Bytes = std::vector<std::byte>;
 
-// What is between the ranks.
-struct DeviceKind {
-  std::string name;
-  bool registers = false;
-  bool one_gpu = false;
-  std::string net;  // "": peer access
-  bool kernels = false;
-};
-
-void PrintTo(const DeviceKind& kind, std::ostream* out) { *out << kind.name; }
-
-// A stream of the stand-in.
-class TestStream {
- public:
-  explicit TestStream(gpus::Gpu& gpu) : gpu_(gpu) {
-    const gpus::CurrentContext current(gpu.cuda(), gpu.context());
-    gpu.cuda().check(gpu.cuda().stream_create(&stream_, gpus::kCuStreamNonBlocking, 0), "stream");
-  }
-  ~TestStream() { gpu_.cuda().warn(gpu_.cuda().stream_destroy(stream_), "stream"); }
-  TestStream(const TestStream&) = delete;
-  TestStream& operator=(const TestStream&) = delete;
-  [[nodiscard]] gpus::CuStream get() const noexcept { return stream_; }
-  [[nodiscard]] bool idle() const { return gpu_.cuda().stream_query(stream_) == gpus::kCuSuccess; }
-  // @return whether it was idle in time
-  bool wait(std::chrono::milliseconds limit = std::chrono::seconds(60)) const {
-    const auto end = std::chrono::steady_clock::now() + limit;
-    while (!idle()) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-    return true;
-  }
-
- private:
-  gpus::Gpu& gpu_;
-  gpus::CuStream stream_ = nullptr;
-};
-
-// One rank's end of a window on a GPU.
-class DeviceEnd {
- public:
-  DeviceEnd(Communicator& comm, const DeviceKind& kind, std::size_t bytes, int slots = 1)
-      : comm_(comm),
-        gpu_(comm.runtime().gpus().at(kind.one_gpu ? 0 : comm.rank() % 2)),
-        stream_(gpu_) {
-    WindowSpec spec;
-    spec.registers = kind.registers;
-    spec.bytes = bytes;
-    spec.slots = slots;
-    if (kind.registers) {
-      memory_ = std::make_unique<gpus::DeviceBuffer>(gpu_, std::max<std::size_t>(bytes, 1),
-                                                     gpus::DeviceBuffer::From::kAllocator);
-      spec.memory = memory_->pointer();
-    }
-    window_ =
-        &comm.create_window(spec, kind.registers ? Communicator::kHostMemory : gpu_.ordinal());
-  }
-
-  [[nodiscard]] OperationSpec put(int peer, std::size_t offset, const void* source,
-                                  std::size_t bytes) const {
-    OperationSpec spec = of(OperationKind::kPut, peer);
-    spec.offset = offset;
-    spec.bytes = bytes;
-    spec.source = static_cast<const std::byte*>(source);
-    return spec;
-  }
-  [[nodiscard]] OperationSpec get(int peer, std::size_t offset, void* to, std::size_t bytes) const {
-    OperationSpec spec = of(OperationKind::kGet, peer);
-    spec.offset = offset;
-    spec.bytes = bytes;
-    spec.destination = static_cast<std::byte*>(to);
-    return spec;
-  }
-  [[nodiscard]] OperationSpec signal(int peer, int slot = 0, std::uint64_t count = 1) const {
-    OperationSpec spec = of(OperationKind::kSignal, peer);
-    spec.slot = slot;
-    spec.count = count;
-    return spec;
-  }
-  [[nodiscard]] OperationSpec wait(int peer, int slot = 0, std::uint64_t count = 1) const {
-    OperationSpec spec = signal(peer, slot, count);
-    spec.kind = OperationKind::kWaitSignal;
-    return spec;
-  }
-  [[nodiscard]] OperationSpec flush(int peer) const { return of(OperationKind::kFlush, peer); }
-
-  void run(const OperationSpec& spec) { comm_.run(spec); }
-  void enqueue(const OperationSpec& spec) { comm_.enqueue({&spec, 1}, stream_.get()); }
-  void enqueue(Batch& batch) { comm_.enqueue(batch, stream_.get()); }
-
-  // What lies in this rank's part.
-  [[nodiscard]] Bytes read(std::size_t offset, std::size_t bytes) const {
-    Bytes out(bytes);
-    gpu_.fetch(out.data(), reinterpret_cast<gpus::CuPointer>(window_->own().data) + offset, bytes);
-    return out;
-  }
-  void fill(const Bytes& with) const {
-    gpu_.fill(reinterpret_cast<gpus::CuPointer>(window_->own().data), with.data(), with.size());
-  }
-  [[nodiscard]] gpus::Gpu& gpu() const noexcept { return gpu_; }
-  [[nodiscard]] const TestStream& stream() const noexcept { return stream_; }
-  [[nodiscard]] Window& window() const { return *window_; }
-  void free() { comm_.free_window(*window_); }
-
- private:
-  [[nodiscard]] OperationSpec of(OperationKind kind, int peer) const {
-    OperationSpec spec;
-    spec.kind = kind;
-    spec.window = window_;
-    spec.peer = peer;
-    return spec;
-  }
-
-  Communicator& comm_;
-  gpus::Gpu& gpu_;
-  std::unique_ptr<gpus::DeviceBuffer> memory_;
-  TestStream stream_;
-  Window* window_;
-};
-
-// GPU memory of a test, with its contents.
-class Buffer {
- public:
-  Buffer(gpus::Gpu& gpu, const Bytes& bytes)
-      : gpu_(gpu),
-        size_(bytes.size()),
-        memory_(gpu, std::max<std::size_t>(1, size_), gpus::DeviceBuffer::From::kAllocator) {
-    gpu.fill(memory_.data(), bytes.data(), size_);
-  }
-  [[nodiscard]] void* data() const { return memory_.pointer(); }
-  [[nodiscard]] Bytes read() const {
-    Bytes out(size_);
-    gpu_.fetch(out.data(), memory_.data(), size_);
-    return out;
-  }
-
- private:
-  gpus::Gpu& gpu_;
-  std::size_t size_;
-  gpus::DeviceBuffer memory_;
-};
-
 class DeviceWindows : public ::testing::TestWithParam<DeviceKind> {
  protected:
-  void SetUp() override {
-    quiet(runtime_);
-    runtime_.set("CUDA_LIBRARY", RW_STAND_IN_CUDA, "test");
-    if (GetParam().kernels) runtime_.set("STREAM_KERNELS", "1", "test");
-    if (GetParam().net.empty()) return;
-    runtime_.set("LINKS", "network", "test");
-    runtime_.set("NET", GetParam().net, "test");
-  }
+  void SetUp() override { testing::use(runtime_, GetParam(), RW_STAND_IN_CUDA); }
   void ranks(int size, const std::function<void(Communicator&)>& body) {
     with_ranks(size, runtime_, body);
   }
@@ -1129,13 +985,7 @@ TEST_P(DeviceWindows, MessagesOfStreamsThatCannotBeRight) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, DeviceWindows,
-                         ::testing::Values(DeviceKind{"allocated", false, false, ""},
-                                           DeviceKind{"registered", true, false, ""},
-                                           DeviceKind{"on_one_gpu", false, true, ""},
-                                           DeviceKind{"by_kernels", false, false, "", true},
-                                           DeviceKind{"over_tcp", false, false, "tcp"},
-                                           DeviceKind{"registered_over_shm", true, false, "shm"}),
+INSTANTIATE_TEST_SUITE_P(Kinds, DeviceWindows, ::testing::ValuesIn(testing::device_kinds()),
                          [](const ::testing::TestParamInfo<DeviceKind>& each) {
                            return each.param.name;
                          });

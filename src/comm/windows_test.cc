@@ -31,7 +31,6 @@
 #include "core/testing/seeds.h"
 #include "core/testing/share.h"
 #include "message/messenger.h"
-#include "transport/registry.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -54,23 +53,18 @@ constexpr std::chrono::seconds kLong{60};
 struct Kind {
   std::string name;
   bool registers = false;
-  std::string net;  // "": shared memory
-  bool encrypts = false;
+  std::string net = {};  // of networks(); "": shared memory
 };
 
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
 std::vector<Kind> kinds() {
-  std::vector<Kind> all = {{"allocated", false, "", false},
-                           {"registered", true, "", false},
-                           {"over_tcp", false, "tcp", false},
-                           {"registered_over_tcp", true, "tcp", false},
-                           {"over_tcp_encrypted", false, "tcp", true},
-                           {"over_shm", false, "shm", false},
-                           {"over_auto", false, "auto", false}};
-  const std::vector<std::string_view> compiled = transport::compiled_providers();
-  if (std::ranges::find(compiled, "ofi") != compiled.end()) {
-    all.push_back({"over_ofi", true, "ofi", false});
+  std::vector<Kind> all = {{"allocated"}, {"registered", true}};
+  for (const testing::Network& network : testing::networks()) {
+    const std::string name(network.name);
+    all.push_back({"over_" + name, false, name});
+    // Where the memory lies decides in the messenger, which is the same over all of them.
+    if (name == "tcp" || name == "ofi") all.push_back({"registered_over_" + name, true, name});
   }
   return all;
 }
@@ -143,11 +137,7 @@ class WindowContract : public ::testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
     quiet(runtime_);
-    const Kind& kind = GetParam();
-    if (kind.net.empty()) return;
-    runtime_.set("LINKS", "network", "test");
-    runtime_.set("NET", kind.net, "test");
-    if (kind.encrypts) runtime_.set("NET_ENCRYPT", "1", "test");
+    if (!GetParam().net.empty()) testing::use_network(runtime_, GetParam().net);
   }
   void ranks(int size, const std::function<void(Communicator&)>& body) {
     with_ranks(size, runtime_, body);
@@ -700,7 +690,7 @@ class RandomProgram {
 TEST_P(WindowContract, RandomProgramsDoWhatAModelDoes) {
   constexpr unsigned kMost = 10'000;
   constexpr unsigned kLeast = 10;
-  const std::chrono::milliseconds time{3000 / std::min(6, ropewalk::testing::share())};
+  const std::chrono::milliseconds time{2000 / std::min(6, ropewalk::testing::share())};
   const std::optional<ropewalk::testing::Seeds> chosen = ropewalk::testing::chosen_seeds();
   const ropewalk::testing::Seeds seeds = chosen.value_or(ropewalk::testing::Seeds{0, kMost});
   for (const int size : {2, 3}) {
