@@ -545,6 +545,7 @@ RW_DEVICE_FUNCTION Status get(const Scope& scope, const rwDeviceWindow& window, 
     return detail::stop(window, Status::kBadRange, peer, 0);
   }
   Status status = Status::kDone;
+  scope.sync();  // what any of them put there before is got
   if (bytes > 0 && part.data != nullptr) {
     detail::copy<true>(scope, static_cast<unsigned char*>(destination), part.data + offset, bytes);
   } else if (bytes > 0 && scope.rank() == 0) {
