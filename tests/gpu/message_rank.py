@@ -15,6 +15,7 @@ HOSTS = int(os.environ.get("RW_HOSTS", "1"))
 if HOSTS > 1:
     os.environ["ROPEWALK_HOST_ID"] = f"host{RANK * HOSTS // RANKS}"
 
+import message_programs  # noqa: E402
 import numpy as np  # noqa: E402
 import ropewalk  # noqa: E402
 import torch  # noqa: E402
@@ -321,6 +322,65 @@ def graphs(comm: Communicator) -> None:
     window.close()
 
 
+class Gpu(message_programs.Place):
+    """A window in GPU memory, used by calls, streams and graphs."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self.lanes = self.kinds(call=True, stream=True, other=True, batch=True, graph=False)
+        if HOSTS > 1:
+            # A graph cannot learn when what a link gets has arrived.
+            self.lanes["graph"] = tuple(each for each in self.lanes["graph"] if each != "get")
+        self.window = self.make_window(torch.cuda.current_device())
+        nbytes = message_programs.ARENA * len(self.lanes)
+        self.arena = torch.zeros(nbytes, dtype=torch.uint8, device="cuda")
+        self.streams = {lane: torch.cuda.Stream() for lane in self.lanes if lane != "call"}
+        torch.cuda.synchronize()
+
+    def stream(self, lane: str) -> Any:
+        return self.streams.get(lane)
+
+    def settle(self) -> None:
+        torch.cuda.synchronize()
+
+    def write(self, data: message_programs.Bytes) -> None:
+        self.arena.copy_(torch.from_numpy(data))
+        torch.cuda.synchronize()
+
+    def read(self) -> message_programs.Bytes:
+        return np.asarray(self.arena.cpu())
+
+    def own_part(self) -> message_programs.Bytes:
+        return np.asarray(part_of(self.window).cpu())
+
+    def clear(self) -> None:
+        part_of(self.window).zero_()
+        torch.cuda.synchronize()
+
+    def capture(self, body: Callable[[], None]) -> Callable[[], None]:
+        # Not torch.cuda.graph(), which collects garbage each time.
+        graph, stream = torch.cuda.CUDAGraph(), self.streams["graph"]
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            body()
+            graph.capture_end()
+
+        def launch() -> None:
+            with torch.cuda.stream(stream):
+                graph.replay()
+
+        return launch
+
+
+def random(comm: Communicator) -> None:
+    """Programs of the seeds $RW_TEST_SEEDS, FIRST-LAST, against a model that knows every byte."""
+    first, last = (int(each) for each in os.environ.get("RW_TEST_SEEDS", "0-199").split("-"))
+    began = time.time()
+    message_programs.run(Gpu(comm), range(first, last + 1))
+    comm.check()
+    print(f"{last + 1 - first} programs in {time.time() - began:.1f} s")
+
+
 def refused(comm: Communicator) -> None:
     right, left = neighbours(comm)
     window = comm.window(100, device=torch.cuda.current_device())
@@ -421,7 +481,7 @@ PARTS: dict[str, Callable[[Communicator], None]] = {
     function.__name__: function
     for function in (
         *(host, streams, queues, gets, batches, armed, launches, lists),
-        *(graphs, refused, until_lost, deadline),
+        *(graphs, random, refused, until_lost, deadline),
     )
 }
 

@@ -85,6 +85,19 @@ def test_three_processes(part: str) -> None:
     run(part, 3)
 
 
+@pytest.mark.parametrize("setting", ["", "STREAM_KERNELS"])
+@pytest.mark.parametrize(("hosts", "net"), [(1, "auto"), (2, "shm")])
+def test_random_programs(
+    hosts: int, net: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By calls, streams, batches and graphs at once; $RW_TEST_SEEDS chooses others."""
+    monkeypatch.setenv("RW_HOSTS", str(hosts))
+    monkeypatch.setenv("ROPEWALK_NET", net)
+    if setting:
+        monkeypatch.setenv(f"ROPEWALK_{setting}", "1")
+    run("random")
+
+
 @pytest.mark.parametrize("part", ["streams", "launches"])
 def test_streams_by_kernels(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROPEWALK_STREAM_KERNELS", "1")
