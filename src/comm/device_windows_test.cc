@@ -30,6 +30,7 @@
 #include "message/messenger.h"
 #include "message/puts_and_signals.h"
 #include "transport/window/device/gpu.h"
+#include "transport/window/device/testing/stand_in.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -782,6 +783,55 @@ TEST_P(DeviceWindows, ACommunicatorThatEndsEndsItsStreamsWaits) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Device memory, handles, pinned memory, streams and events: of windows that were freed, and of
+// communicators that ended.
+TEST_P(DeviceWindows, NothingIsLeftOfWindowsThatWereFreed) {
+  const gpus::testing::StandIn driver;
+  std::string of_first;
+  for (int turn = 0; turn < 2; ++turn) {
+    ranks(2, [&](Communicator& comm) {
+      const int peer = 1 - comm.rank();
+      const auto use_one = [&](std::size_t number) {
+        const std::size_t bytes = 10'000 + 5'000 * number;
+        DeviceEnd end(comm, GetParam(), bytes, 3);
+        const Buffer source(end.gpu(), pattern(bytes, comm.rank(), 1));
+        WindowSpec spec;
+        spec.queue_bytes = 1000;
+        Window& queues = comm.create_window(spec, end.gpu().ordinal());
+        Batch batch;
+        comm.add(batch, end.put(peer, 0, source.data(), bytes));
+        comm.add(batch, end.signal(peer));
+        comm.add(batch, end.wait(peer));
+        end.enqueue(batch);
+        end.enqueue(end.put(peer, 0, source.data(), bytes));
+        end.enqueue(end.signal(peer, 1));
+        end.enqueue(end.wait(peer, 1));
+        (void)comm.device_window(end.window());
+        Batch for_kernels;
+        comm.add(for_kernels, end.put(peer, 0, source.data(), 8));
+        (void)comm.device_batch(for_kernels);
+        EXPECT_TRUE(end.stream().wait());
+        end.run(end.signal(peer, 2));
+        end.run(end.wait(peer, 2));
+        comm.free_window(queues);
+        end.free();
+      };
+      const auto held = [&] {
+        comm.barrier();
+        const std::string now = driver.held();
+        comm.barrier();
+        return now;
+      };
+      for (std::size_t k = 0; k < 2; ++k) use_one(k);
+      const std::string then = held();
+      for (std::size_t k = 0; k < 100; ++k) use_one(k % 10);
+      EXPECT_EQ(held(), then);
+    });
+    if (turn == 0) of_first = driver.held();
+  }
+  EXPECT_EQ(driver.held(), of_first);
 }
 
 // As RandomProgram of windows_test.cc: each rank owns a region of every window, which it alone

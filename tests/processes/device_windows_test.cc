@@ -6,7 +6,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -17,6 +20,7 @@
 #include "processes/rank_processes.h"
 #include "processes/window_operation.h"
 #include "transport/window/device/gpu.h"
+#include "transport/window/device/testing/stand_in.h"
 
 namespace ropewalk::testing {
 namespace {
@@ -151,6 +155,110 @@ TEST_P(DeviceProcesses, AKilledPeerEndsTheWaitForATrigger) {
     comm.add(batch, operation(OperationKind::kSignal, window, 1 - comm.rank()));
     (void)comm.arm(batch, stream);
   });
+}
+
+// A stream and a window with something in it, used by both ranks of `comm`.
+class Used {
+ public:
+  Used(comm::Communicator& comm, const Case& each, std::size_t bytes)
+      : comm_(comm), gpu_(gpu_of(comm, each)) {
+    WindowSpec spec;
+    spec.bytes = bytes;
+    window_ = &comm.create_window(spec, gpu_.ordinal());
+    const gpus::CurrentContext current(gpu_.cuda(), gpu_.context());
+    gpu_.cuda().check(gpu_.cuda().stream_create(&stream_, gpus::kCuStreamNonBlocking, 0), "stream");
+    const std::vector<std::byte> data(bytes);
+    OperationSpec put = operation(OperationKind::kPut, *window_, 1 - comm.rank());
+    put.source = data.data();
+    put.bytes = bytes;
+    comm.run(put);
+    enqueue(OperationKind::kSignal);
+    enqueue(OperationKind::kWaitSignal);
+    wait();
+  }
+  ~Used() { gpu_.cuda().warn(gpu_.cuda().stream_destroy(stream_), "stream"); }
+  Used(const Used&) = delete;
+  Used& operator=(const Used&) = delete;
+  void enqueue(OperationKind kind) {
+    const OperationSpec spec = operation(kind, *window_, 1 - comm_.rank());
+    comm_.enqueue({&spec, 1}, stream_);
+  }
+  void wait() const {
+    while (gpu_.cuda().stream_query(stream_) == gpus::kCuNotReady) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+  void free() { comm_.free_window(*window_); }
+
+ private:
+  comm::Communicator& comm_;
+  gpus::Gpu& gpu_;
+  Window* window_ = nullptr;
+  gpus::CuStream stream_ = nullptr;
+};
+
+std::ptrdiff_t descriptors() {
+  using std::filesystem::directory_iterator;
+  return std::distance(directory_iterator("/proc/self/fd"), directory_iterator());
+}
+
+std::string compare(const std::string& before, const std::string& after) {
+  return before == after ? "done" : before + "; then " + after;
+}
+
+TEST_P(DeviceProcesses, NothingIsLeftOfWindowsThatWereFreed) {
+  RankProcesses ranks(2, options_of(GetParam()), [](comm::Communicator& comm) -> std::string {
+    constexpr std::size_t kWindows = 100;
+    const gpus::testing::StandIn driver;
+    std::string before;
+    std::ptrdiff_t descriptors_before = 0;
+    for (std::size_t k = 0; k < 2 + kWindows; ++k) {
+      if (k == 2) {
+        before = driver.held();
+        descriptors_before = descriptors();
+      }
+      Used used(comm, GetParam(), 10'000 + k % 10 * 5'000);
+      used.free();
+    }
+    // Connections of the beginning may end meanwhile.
+    const std::ptrdiff_t more = descriptors() - descriptors_before;
+    if (more >= std::ptrdiff_t{kWindows} / 2) return fmt::format("{} more descriptors", more);
+    return compare(before, driver.held());
+  });
+  expect_done(ranks, 2);
+}
+
+// Of the communicator that the others end then.
+TEST_P(DeviceProcesses, NothingIsLeftAfterAKill) {
+  RankProcesses ranks(2, options_of(GetParam()), [](comm::Communicator& comm) -> std::string {
+    const gpus::testing::StandIn driver;
+    std::string before;
+    for (const bool ends_well : {true, false}) {
+      before = driver.held();
+      const std::unique_ptr<comm::Communicator> another = comm.split(0, comm.rank());
+      Used used(*another, GetParam(), 100'000);
+      if (ends_well) {
+        used.free();
+        another->finalize();
+        continue;
+      }
+      used.enqueue(OperationKind::kWaitSignal);
+      try {
+        another->barrier();
+        if (comm.rank() == 1) raise(SIGKILL);
+        used.wait();
+        used.free();
+        return "no error";
+      } catch (const Error& error) {
+        if (error.code() != Errc::kPeerLost) return error.what();
+      }
+    }
+    // An error, since this communicator has lost a rank, too.
+    throw Error(Errc::kInternal, "{}", compare(before, driver.held()));
+  });
+  const std::optional<Report> report = ranks.wait(0, milliseconds(20'000));
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->text, "done");
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceProcesses,

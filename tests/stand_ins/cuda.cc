@@ -206,6 +206,8 @@ struct Event {
   std::atomic<Stream*> stream = nullptr;
 };
 
+std::atomic<int> events{0};
+
 struct State {
   std::mutex mutex;
   bool initialized = false;
@@ -465,6 +467,29 @@ EXPORT void stand_in_cuda_restart() { the_state() = new State; }
 EXPORT int stand_in_cuda_ranges() {
   const std::lock_guard lock(state().mutex);
   return static_cast<int>(state().ranges.size());
+}
+/// Says what this process has of the driver now, in words; the text is the thread's, until it calls
+/// again.
+EXPORT const char* stand_in_cuda_held() {
+  thread_local std::string text;
+  const std::lock_guard lock(state().mutex);
+  int own = 0;
+  int opened = 0;
+  int mapped = 0;
+  std::size_t bytes = 0;
+  for (const auto& [base, range] : state().ranges) {
+    (range.allocation != 0 ? mapped : range.opened > 0 ? opened : own) += 1;
+    bytes += range.bytes;
+  }
+  std::size_t pinned_bytes = 0;
+  for (const auto& [base, size] : state().pinned) pinned_bytes += size;
+  text = std::to_string(own) + " allocations, " + std::to_string(opened) + " IPC handles, " +
+         std::to_string(mapped) + " mappings: " + std::to_string(bytes) + " bytes; " +
+         std::to_string(state().pinned.size()) + " pinned ranges: " + std::to_string(pinned_bytes) +
+         " bytes; " + std::to_string(state().allocations.size()) + " physical allocations, " +
+         std::to_string(state().reserved.size()) + " reserved ranges, " +
+         std::to_string(state().streams.size()) + " streams, " + std::to_string(events) + " events";
+  return text.c_str();
 }
 
 EXPORT Result cuInit(unsigned flags) {
@@ -910,6 +935,7 @@ EXPORT Result cuMemcpyAsync(Pointer destination, Pointer source, std::size_t byt
 EXPORT Result cuEventCreate(Event** event, unsigned /*flags*/) {
   ENTER("cuEventCreate");
   *event = new Event;
+  ++events;
   return kOk;
 }
 EXPORT Result cuEventDestroy_v2(Event* event) {
@@ -917,6 +943,7 @@ EXPORT Result cuEventDestroy_v2(Event* event) {
     std::this_thread::yield();
   }
   delete event;
+  --events;
   return kOk;
 }
 EXPORT Result cuEventRecord(Event* event, Stream* stream) {

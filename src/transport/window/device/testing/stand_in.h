@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <string>
 #include <vector>
 
 namespace ropewalk::transport::window::testing {
@@ -21,6 +22,10 @@ class StandIn {
   }
   [[nodiscard]] int ranges() const {
     return reinterpret_cast<int (*)()>(find("stand_in_cuda_ranges"))();
+  }
+  /// What this process has of the driver now, in words.
+  [[nodiscard]] std::string held() const {
+    return reinterpret_cast<const char* (*)()>(find("stand_in_cuda_held"))();
   }
   void restart() const { reinterpret_cast<void (*)()>(find("stand_in_cuda_restart"))(); }
 
