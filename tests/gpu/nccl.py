@@ -46,9 +46,25 @@ class Config(ctypes.Structure):
     def __init__(self, blocking: int = UNDEF) -> None:
         super().__init__()
         self.size, self.magic, self.version = ctypes.sizeof(Config), 0xCAFEBEEF, 22809
-        for name, kind in self._fields_[3:]:  # type: ignore[misc]
+        for name, kind in Config._fields_[3:]:  # type: ignore[misc]
             setattr(self, name, UNDEF if kind is _INT else None)
         self.blocking = blocking
+
+
+class LaterConfig(Config):
+    """ncclConfig_t of 2.32.3."""
+
+    _fields_ = [
+        *((name, _INT) for name in ("graph_usage", "contexts", "p2p_peers", "graph_order")),
+        *((name, _INT) for name in ("launch_order", "signals", "eager", "cft", "nvls_host")),
+    ]
+
+    def __init__(self, contexts: int, signals: int) -> None:
+        super().__init__()
+        self.size, self.version = ctypes.sizeof(LaterConfig), 23203
+        for name, _ in LaterConfig._fields_:  # type: ignore[misc]
+            setattr(self, name, UNDEF)
+        self.contexts, self.signals = contexts, signals
 
 
 class SimInfo(ctypes.Structure):

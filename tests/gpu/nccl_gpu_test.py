@@ -54,6 +54,17 @@ def test_windows_of_processes(blocking: str, memory: str, monkeypatch: pytest.Mo
 
 
 @needs("torch")
+@pytest.mark.parametrize("memory", ["cudaMalloc", "pages"])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_put_signal(hosts: int, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_MEM_ALLOC", memory)
+    # Streams that wait for each other must not share one of the GPU's queues.
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")
+    run(2, "api_messages.py", hosts=hosts)
+
+
+@needs("torch")
 @needs_two
 def test_pages_in_windows_are_read_directly_where_other_memory_is(
     monkeypatch: pytest.MonkeyPatch,
