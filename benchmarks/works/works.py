@@ -123,7 +123,7 @@ EXPERIMENTS = (
         "rccl-table-1",
         "five operations over one and over four NICs of a host",
         "benchmarks/nics/run paper",
-        (R + "emulation-hosts.txt", R + "nics.txt"),
+        (R + "emulation-nics.txt", R + "nics.txt"),
         "root, iproute2",
     ),
     Experiment(

@@ -354,6 +354,72 @@ def test_joining() -> None:
         assert same(shown, float(line.split()[-2])), begins  # the median
 
 
+# ---- emulated
+
+WORKS = "benchmarks/works/README.md"
+
+
+def emulated(file: str, *begins: str) -> list[str]:
+    """The cells of the only line of a result file that begins so."""
+    lines = [line.split() for line in kept(file).splitlines()]
+    (found,) = (cells for cells in lines if cells[: len(begins)] == list(begins))
+    return found
+
+
+def test_two_emulated_hosts() -> None:
+    bridge = sentence(
+        WORKS,
+        r"by a bridge, emulated: all-reduce ([\d.]+) of ([\d.]+) GB/s, "
+        r"all-gather ([\d.]+) of ([\d.]+), broadcast ([\d.]+) of ([\d.]+);",
+    )
+    (*_, psm2) = sentence(WORKS, r"(64 MiB: )([\d.]+) of 12.00 GB/s, emulated")
+    rows = [
+        emulated("emulation-hosts.txt", "dolphin-k2200-x2", operation)
+        for operation in ("all_reduce", "all_gather", "broadcast")
+    ]
+    for row, own, bound in zip(rows, bridge[::2], bridge[1::2]):
+        assert (own, bound) == (row[3], row[5]), row
+    assert psm2 == emulated("emulation-hosts.txt", "cornelis-p100-opa-x2", "all_reduce")[4]
+
+
+def test_the_published_rule_on_two_emulated_hosts() -> None:
+    shown = sentence(
+        WORKS,
+        r"by the published rule: "
+        + "; ".join(
+            rf"{name} ([\d.]+), ([\d.]+) \(([\d.]+)\)"
+            for name in ("all-reduce", "all-gather", "broadcast", "reduce", "reduce-scatter")
+        )
+        + r" .*?own choice gains ([\d.]+) to ([\d.]+)",
+    )
+    rows = [
+        emulated("emulation-nics.txt", operation, "2")
+        for operation in ("all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter")
+    ]
+    for i, row in enumerate(rows):
+        assert list(shown[3 * i : 3 * i + 3]) == [row[5], row[6], row[8]], row
+    own = [float(row[9]) for row in rows]
+    assert [float(gain) for gain in shown[15:]] == [min(own), max(own)]
+
+
+def test_allocations_and_two_classes_of_links() -> None:
+    rows = re.findall(r"([\d.]+) +\d+M x\d+", kept("emulation-allocations.txt"))
+    (most,) = sentence(WORKS, r"up to ([\d.]+) times the ring over PCIe")
+    assert same(most, max(map(float, rows)))
+    least, most, less = sentence(
+        WORKS,
+        r"([\d.]+) to ([\d.]+) GB/s more where nothing must be set up, "
+        r"with seven GPUs ([\d.]+) less",
+    )
+    gains = {
+        cells[0]: float(cells[4])
+        for cells in map(str.split, kept("emulation-hybrid.txt").splitlines())
+        if len(cells) == 11 and cells[0].startswith("0,")
+    }
+    assert same(less, -gains.pop("0,1,2,3,4,5,6"))
+    assert same(least, min(gains.values())) and same(most, max(gains.values()))
+
+
 # ---- computed
 
 
