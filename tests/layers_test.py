@@ -154,6 +154,11 @@ EXCEPTIONS: dict[str, set[str]] = {
         *("transport/window/cuda_ipc", "transport/window/shm", "transport/window/sisci"),
     },
 }
+# Who treats all transports alike, by what each states in its own folder (transport/provider.h).
+WITHOUT_PROVIDERS = (
+    *("src/comm", "src/link", "src/message", "src/netplugin", "src/transport/registry.cc"),
+    "src/transport/registry.h",
+)
 # Layers without a library of their own, and the target into which they are built.
 PROGRAMS = {
     "capi": "ropewalk",
@@ -286,6 +291,40 @@ def test_namespaces_are_those_of_folders() -> None:
     for path in sources():
         found += namespace_violations(str(path.relative_to(ROOT / "src")), path.read_text())
     assert not found, "\n".join(found)
+
+
+def providers() -> set[str]:
+    """The names of all transports, by the constants in their folders."""
+    names: set[str] = set()
+    for path in (ROOT / "src" / "transport").rglob("*.h"):
+        names |= set(re.findall(r'constexpr Provider \w+\{\s*\.name = "(\w+)"', path.read_text()))
+    return names
+
+
+def named_providers(name: str, text: str, known: set[str]) -> list[str]:
+    """The transports that a file names, but for comments."""
+    found = re.findall(r'"(\w+)"', re.sub(r"//.*", "", text))
+    return [f'{name} names the transport "{each}"' for each in found if each in known]
+
+
+def test_no_user_of_transports_names_one() -> None:
+    known = providers()
+    assert known >= {"auto", "cuda_ipc", "ofi", "psm2", "rails", "shm", "sisci", "tcp"}
+    known.remove("auto")  # also a value of other settings
+    found: list[str] = []
+    for top in WITHOUT_PROVIDERS:
+        path = ROOT / top
+        for each in [path] if path.is_file() else sorted(path.rglob("*")):
+            if each.suffix in SUFFIXES and not is_test(str(each)):
+                found += named_providers(str(each.relative_to(ROOT)), each.read_text(), known)
+    assert not found, "\n".join(found)
+    # Nor are NET's values listed among the settings, which would have a row to change for each.
+    table = (ROOT / "src" / "core" / "settings_table.inc").read_text()
+    row = re.search(r"RW_SETTING\(kNet,.*?\)\n", table, re.S)
+    assert row is not None
+    words = set(re.findall(r"\w+", row[0]))
+    assert not words & known, row[0]
+    assert named_providers("x.cc", 'if (network == "shm") {', known)
 
 
 def test_targets_are_those_of_layers() -> None:

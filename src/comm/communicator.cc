@@ -237,9 +237,11 @@ void Communicator::connect() {
   if (machine_ == nullptr) facts_.ring_order = ring_near(host_info.seats);
   std::unique_ptr<transport::Transport> network;
   if (facts_.num_hosts > 1) {
-    network = transport::make_transport(
-        emulation_ != nullptr ? kEmulatingTransport : config_.text(Setting::kNet),
-        transport::for_host_memory(config_));
+    network =
+        transport::make_transport((emulation_ != nullptr ? transport::process_provider()
+                                                         : transport::chosen_provider(config_))
+                                      .name,
+                                  transport::for_host_memory(config_));
     if (network->num_devices() == 0) {
       throw Error(Errc::kSystem, "rank {} has no device of the transport {} (setting NET): {}",
                   rank(), network->name(), network->why_no_devices());

@@ -18,9 +18,7 @@
 namespace ropewalk::comm {
 
 /// Ranks of an emulated machine have no memory in common that the machine does not have: all their
-/// links are network links, over this transport.
-inline constexpr std::string_view kEmulatingTransport = "shm";
-
+/// links are network links, over the transport that joins processes of one host.
 class Emulation {
  public:
   /// Collective over all ranks. @param emulated what EMULATE names

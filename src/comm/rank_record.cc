@@ -246,8 +246,7 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
     info.shape.slot_bytes = kEmulatedSlotBytes;
   } else if (info.facts.num_hosts > 1) {
     // The setting NET is the same on all ranks.
-    const auto wanted =
-        static_cast<std::uint32_t>(transport::piece_bytes(config.text(Setting::kNet)));
+    const auto wanted = static_cast<std::uint32_t>(transport::chosen_provider(config).piece_bytes);
     info.shape.slot_bytes = wanted != 0 ? wanted : kNetworkSlotBytes;
     if (wanted == 0) info.facts.chunk_bytes = kNetworkChunkBytes;
   } else {

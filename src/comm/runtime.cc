@@ -10,6 +10,7 @@
 
 #include "core/log.h"
 #include "core/random.h"
+#include "transport/registry.h"
 #include "tune/forced_algorithms.h"
 
 namespace ropewalk::comm {
@@ -19,6 +20,7 @@ namespace {
 // Applies process-wide settings, and refuses values that no communicator accepts.
 void apply(const Config& config) {
   (void)tune::forced_algorithms(config.text(Setting::kAlgorithm));
+  (void)transport::chosen_provider(config);
   log::configure(config.text(Setting::kDebug), config.text(Setting::kDebugSubsys),
                  config.text(Setting::kDebugFile));
 }

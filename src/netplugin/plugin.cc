@@ -47,7 +47,8 @@ void Plugin::open_session() {
   if (session_) return;
   auto made = std::make_shared<Session>();
   made->config = Config::load();
-  made->transport = transport::make_transport(made->config.text(Setting::kNet), made->config);
+  const transport::Provider& chosen = transport::chosen_provider(made->config);
+  made->transport = transport::make_transport(chosen.name, made->config);
   bool gpu = false;
   bool without_pci_path = false;  // GPU memory is taken by a device that is nowhere on PCIe
   std::string names;
@@ -64,7 +65,7 @@ void Plugin::open_session() {
   }
   log::info(log::kInit, "{} over {}{}", made->transport->name(),
             names.empty() ? "no device" : names, gpu ? ", also for GPU memory" : "");
-  set_variables(made->config.text(Setting::kNet), without_pci_path);
+  set_variables(chosen.channel_use, without_pci_path);
   session_ = std::move(made);
 }
 
@@ -149,9 +150,9 @@ void Plugin::check_context(const void* context) const {
   }
 }
 
-std::string Plugin::network() {
+std::optional<transport::ChannelUse> Plugin::channel_use() {
   const Lock lock(mutex_);
-  return session_ ? session_->config.text(Setting::kNet) : "";
+  return session_ ? transport::chosen_provider(session_->config).channel_use : std::nullopt;
 }
 
 // ---- devices -------------------------------------------------------------------------------

@@ -19,6 +19,7 @@
 #include "netplugin/comm.h"
 #include "netplugin/slots.h"
 #include "netplugin/wire_handle.h"
+#include "transport/provider.h"
 #include "transport/transport.h"
 
 namespace ropewalk::netplugin {
@@ -45,8 +46,8 @@ class Plugin {
   /// Closes all that was made with the context and is still open.
   void close_context(void* context);
 
-  /// The setting NET of the open transport; empty if none is open.
-  [[nodiscard]] std::string network();
+  /// Of the open transport; absent if none is open, or channels are left to NCCL.
+  [[nodiscard]] std::optional<transport::ChannelUse> channel_use();
   [[nodiscard]] int num_devices();
   /// @throws Error kInvalidArgument when there is no such device
   [[nodiscard]] const Device& device(int number);

@@ -5,8 +5,8 @@
 
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string_view>
 
 #include "netplugin/plugin.h"
 #include "netplugin/report.h"
@@ -20,7 +20,7 @@ using abi::Result;
 // Of one communicator.
 struct Context {
   std::size_t ranks = 1;
-  std::optional<Tuning> tuning;
+  std::optional<transport::ChannelUse> use;
 };
 
 // This library is open when NCCL uses another network, too.
@@ -36,7 +36,7 @@ Result make(std::size_t ranks, std::size_t nodes, void** context) noexcept {
     auto made = std::make_unique<Context>();
     made->ranks = ranks;
     if (nodes > 1 && !other_network_wanted()) {
-      made->tuning = tuning_of(Plugin::process().network());
+      made->use = Plugin::process().channel_use();
     }
     *context = made.release();
   });
@@ -54,14 +54,14 @@ Result init_named(void** context, std::uint64_t /*comm_id*/, std::size_t ranks, 
 Result get_coll_info(void* context, int /*collective*/, std::size_t bytes, int /*operations*/,
                      float** times, int algorithms, int protocols, int* channels) noexcept {
   const auto* known = static_cast<const Context*>(context);
-  if (known == nullptr || !known->tuning || times == nullptr || channels == nullptr ||
+  if (known == nullptr || !known->use || times == nullptr || channels == nullptr ||
       algorithms <= 0 || protocols <= 0) {
     return abi::kSuccess;
   }
   const auto columns = static_cast<std::size_t>(protocols);
   const std::span<float> table(reinterpret_cast<float*>(times),
                                static_cast<std::size_t>(algorithms) * columns);
-  if (const int most = apply(*known->tuning, bytes, known->ranks, table, columns); most > 0) {
+  if (const int most = apply(*known->use, bytes, known->ranks, table, columns); most > 0) {
     *channels = most;
   }
   return abi::kSuccess;

@@ -29,21 +29,10 @@ constexpr Variable kLongMessages[] = {{"NCCL_BUFFSIZE", "16777216"},
 
 }  // namespace
 
-std::optional<Tuning> tuning_of(std::string_view network) {
-  if (network == "cuda_ipc") return Tuning{4 << 10, std::size_t{1} << 20, 2, 12};
-  // An adapter is what NCCL takes it for; but neither its DMA nor copies of what is staged promise
-  // that lines of 128 bytes arrive in order.
-  if (network == "sisci") return Tuning{0, 0, 0, 0};
-  // Nor do providers of libfabric: EFA's packets arrive in any order.
-  if (network == "ofi") return Tuning{0, 0, 0, 0};
-  if (network == "shm" || network == "auto") return Tuning{4 << 10, 64 << 10, 2, 8};
-  return std::nullopt;
-}
-
-int apply(const Tuning& tuning, std::size_t bytes, std::size_t ranks, std::span<float> times,
-          std::size_t protocols) {
+int apply(const transport::ChannelUse& use, std::size_t bytes, std::size_t ranks,
+          std::span<float> times, std::size_t protocols) {
   const bool is_long =
-      tuning.most_channels > 0 && bytes > tuning.flagged_bytes * std::max<std::size_t>(1, ranks);
+      use.most_channels > 0 && bytes > use.flagged_bytes * std::max<std::size_t>(1, ranks);
   bool simple = false;
   for (std::size_t row = 0; row + protocols <= times.size(); row += protocols) {
     const auto can = [&](std::size_t protocol) {
@@ -53,29 +42,28 @@ int apply(const Tuning& tuning, std::size_t bytes, std::size_t ranks, std::span<
     const bool has_ll = can(abi::kProtocolLl);
     simple = simple || has_simple;
     if (is_long && has_simple && has_ll) times[row + abi::kProtocolLl] = kNever;
-    // No copy promises that lines of 128 bytes arrive whole.
+    // No provider promises that lines of 128 bytes arrive whole.
     if (can(abi::kProtocolLl128) && (has_simple || has_ll)) {
       times[row + abi::kProtocolLl128] = kNever;
     }
   }
   if (!is_long || !simple) return 0;
   const double best =
-      std::ceil(std::sqrt(static_cast<double>(bytes) / static_cast<double>(tuning.channel_bytes)));
-  return static_cast<int>(std::clamp<double>(best, tuning.fewest_channels, tuning.most_channels));
+      std::ceil(std::sqrt(static_cast<double>(bytes) / static_cast<double>(use.channel_bytes)));
+  return static_cast<int>(std::clamp<double>(best, use.fewest_channels, use.most_channels));
 }
 
-void set_variables(std::string_view network, bool without_pci_path) {
+void set_variables(const std::optional<transport::ChannelUse>& use, bool without_pci_path) {
   std::string made;
   const auto want = [&](const char* name, const char* value) {
     if (std::getenv(name) != nullptr || setenv(name, value, 1) != 0) return;
     made += std::string(made.empty() ? "" : " ") + name + "=" + value;
   };
   if (without_pci_path) want(kGpuMemory.name, kGpuMemory.value);
-  if (const std::optional<Tuning> tuning = tuning_of(network);
-      tuning && tuning->most_channels > 0) {
-    want("NCCL_MIN_NCHANNELS", std::to_string(tuning->most_channels).c_str());
+  if (use && use->most_channels > 0) {
+    want("NCCL_MIN_NCHANNELS", std::to_string(use->most_channels).c_str());
   }
-  if (without_pci_path && network == "cuda_ipc") {
+  if (use && use->long_gpu_messages && without_pci_path) {
     for (const Variable& variable : kLongMessages) want(variable.name, variable.value);
   }
   if (!made.empty()) log::info(log::kNet, "set, as they were not: {}", made);

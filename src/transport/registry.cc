@@ -1,7 +1,9 @@
 #include "transport/registry.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <array>
-#include <cstddef>
 #include <utility>
 
 #include "core/error.h"
@@ -22,65 +24,69 @@
 namespace ropewalk::transport {
 namespace {
 
-struct Provider {
-  std::string_view name;
-  std::unique_ptr<Transport> (*make)(const Config&);
-  std::size_t piece_bytes = 0;
-};
-
 constexpr std::array kProviders = {
-    Provider{"auto", make_auto_transport},
-    Provider{"shm", window::make_shm_transport},
-    Provider{"cuda_ipc", window::make_cuda_ipc_transport},
-    Provider{"sisci", window::make_sisci_transport},
+    kAutoProvider,   window::kShmProvider, window::kCudaIpcProvider, window::kSisciProvider,
 #ifdef RW_HAVE_OFI
-    // libfabric's tcp;ofi_rxm moves messages of 64 and 256 KiB at a quarter of the rate of 1 MiB.
-    // (All-reduces of 256 KiB and more take 0.70 to 0.94 of the time that pieces of 128 KiB took.)
-    Provider{"ofi", ofi::make_transport, std::size_t{512} << 10U},
+    ofi::kProvider,
 #endif
 #ifdef RW_HAVE_PSM2
-    Provider{"psm2", psm2::make_transport},
+    psm2::kProvider,
 #endif
-    Provider{"tcp", tcp::make_transport},
-    Provider{"rails", rails::make_transport},
+    tcp::kProvider,  rails::kProvider,
 };
+
+const Provider* find(std::string_view name) noexcept {
+  const auto* const found = std::ranges::find(kProviders, name, &Provider::name);
+  return found == kProviders.end() ? nullptr : found;
+}
+
+const Provider& provider(std::string_view name) {
+  if (const Provider* found = find(name)) return *found;
+  throw Error(Errc::kInvalidArgument, "there is no transport '{}' in this build", name);
+}
 
 }  // namespace
 
 std::vector<std::string_view> compiled_providers() {
   std::vector<std::string_view> names;
-  for (const Provider& provider : kProviders) names.push_back(provider.name);
+  for (const Provider& each : kProviders) names.push_back(each.name);
   return names;
 }
 
-std::size_t piece_bytes(std::string_view name) {
-  for (const Provider& provider : kProviders) {
-    if (provider.name == name) return provider.piece_bytes;
-  }
-  return 0;
+const Provider& chosen_provider(const Config& config) {
+  const std::string& name = config.text(Setting::kNet);
+  if (const Provider* found = find(name)) return *found;
+  throw Error(Errc::kInvalidArgument,
+              "setting ROPEWALK_NET ({}): \"{}\" is not one of this build's transports: {}",
+              config.source(Setting::kNet), name, fmt::join(compiled_providers(), ", "));
+}
+
+const Provider& process_provider() {
+  return *std::ranges::find_if(kProviders, &Provider::joins_processes);
 }
 
 std::unique_ptr<Transport> make_plain_transport(std::string_view name, const Config& config) {
-  for (const Provider& provider : kProviders) {
-    if (provider.name == name) return provider.make(config);
-  }
-  throw Error(Errc::kInvalidArgument, "there is no transport '{}' in this build", name);
+  return provider(name).make(config);
 }
 
 std::unique_ptr<Transport> make_transport(std::string_view name, const Config& config) {
-  std::unique_ptr<Transport> made = make_plain_transport(name, config);
+  const Provider& chosen = provider(name);
+  std::unique_ptr<Transport> made = chosen.make(config);
   const std::string& faults = config.text(Setting::kFaulty);
-  // What rails are there to survive is made below them.
-  if (name == "rails") return made;
-  return faults.empty() ? std::move(made) : make_faulty(std::move(made), parse_faults(faults));
+  if (faults.empty() || chosen.faults_below) return made;
+  return make_faulty(std::move(made), parse_faults(faults));
 }
 
 std::vector<std::unique_ptr<window::Driver>> make_window_drivers(const Config& config) {
   std::vector<std::unique_ptr<window::Driver>> drivers;
   if (config.flag(Setting::kNetEncrypt) || !config.text(Setting::kFaulty).empty()) return drivers;
-  const std::string& net = config.text(Setting::kNet);
-  if (net == "auto" || net == "shm") drivers.push_back(window::make_shm_driver(config));
-  if (net == "auto" || net == "sisci") drivers.push_back(window::make_sisci_driver(config));
+  const Provider& chosen = chosen_provider(config);
+  for (const Provider& each : kProviders) {
+    if (each.make_window_driver == nullptr) continue;
+    if (chosen.chooses || chosen.name == each.name) {
+      drivers.push_back(each.make_window_driver(config));
+    }
+  }
   return drivers;
 }
 

@@ -1,29 +1,28 @@
 // Providers by name.
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 #include "core/settings.h"
+#include "transport/provider.h"
 #include "transport/transport.h"
 
 namespace ropewalk::transport {
 
-namespace window {
-class Driver;
-}
-
 /// The names that make_transport() knows in this build.
 std::vector<std::string_view> compiled_providers();
 
-/// The best size of the pieces into which long data is cut for the provider called `name`; 0: any,
-/// or the provider is not in this build.
-std::size_t piece_bytes(std::string_view name);
+/// The provider that the setting NET names.
+/// @throws Error kInvalidArgument, with the names of those that there are
+const Provider& chosen_provider(const Config& config);
 
-/// Makes the provider called `name`; with the setting FAULTY, wrapped in faulty.h; where it is
-/// `rails`, those below it are.
+/// The provider for processes of one host, which is always there.
+const Provider& process_provider();
+
+/// Makes the provider called `name`; with the setting FAULTY, wrapped in faulty.h, or those
+/// below it are (Provider::faults_below).
 /// @throws Error kInvalidArgument for an unknown name; whatever the provider throws
 std::unique_ptr<Transport> make_transport(std::string_view name, const Config& config);
 
@@ -31,9 +30,9 @@ std::unique_ptr<Transport> make_transport(std::string_view name, const Config& c
 std::unique_ptr<Transport> make_plain_transport(std::string_view name, const Config& config);
 
 /// Drivers of the technologies whose windows the other end's stores reach (window::Path,
-/// other_window()), the best first, as far as NET allows them: of `auto` shared memory and PCIe
-/// bridges. Empty for other values of NET, and where the payload would have to be encrypted
-/// (NET_ENCRYPT) or is to meet faults (FAULTY).
+/// other_window()), the best first, as far as NET allows them: that of the provider it names, or of
+/// all where it leaves the choice. Empty where there is none, and where the payload would have to
+/// be encrypted (NET_ENCRYPT) or is to meet faults (FAULTY).
 [[nodiscard]] std::vector<std::unique_ptr<window::Driver>> make_window_drivers(
     const Config& config);
 

@@ -22,12 +22,24 @@
 #include <memory>
 
 #include "core/settings.h"
+#include "transport/provider.h"
 #include "transport/transport.h"
 
 namespace ropewalk::transport {
 
 /// @throws Error kSystem when no provider is there at all
 std::unique_ptr<Transport> make_auto_transport(const Config& config);
+
+/// Within a host, and between containers of one, it takes what copies as shared memory does.
+inline constexpr Provider kAutoProvider{
+    .name = "auto",
+    .make = make_auto_transport,
+    .channel_use = ChannelUse{.flagged_bytes = 4 << 10,
+                              .channel_bytes = 64 << 10,
+                              .fewest_channels = 2,
+                              .most_channels = 8},
+    .chooses = true,
+};
 
 /// A handle that says all it can in its first `room` bytes; the rest is zero. Of a handle of `auto`
 /// the paths that do not fit are left out.

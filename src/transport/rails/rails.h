@@ -65,6 +65,7 @@
 #include <vector>
 
 #include "core/settings.h"
+#include "transport/provider.h"
 #include "transport/transport.h"
 
 namespace ropewalk::transport::rails {
@@ -72,6 +73,8 @@ namespace ropewalk::transport::rails {
 /// Over the devices that the setting RAILS names. FAULTY is for the transports below.
 /// @throws Error kInvalidArgument when it names none that is there
 std::unique_ptr<Transport> make_transport(const Config& config);
+
+inline constexpr Provider kProvider{.name = "rails", .make = make_transport, .faults_below = true};
 
 /// The same over all devices of the transports given, whose names are those of providers.
 std::unique_ptr<Transport> make_over(std::vector<std::unique_ptr<Transport>> transports,

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/settings.h"
+#include "transport/provider.h"
 #include "transport/transport.h"
 
 namespace ropewalk::transport::psm2 {
@@ -19,6 +20,8 @@ namespace ropewalk::transport::psm2 {
 /// A transport without devices where there is no usable libpsm2 or no adapter; why is logged.
 /// @throws Error kInvalidArgument when SOCKET_IFNAME leaves no interface
 std::unique_ptr<Transport> make_transport(const Config& config);
+
+inline constexpr Provider kProvider{.name = "psm2", .make = make_transport};
 
 /// The result of discovery when the transport was created.
 struct Summary {

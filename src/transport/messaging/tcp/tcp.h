@@ -13,11 +13,14 @@
 #include <memory>
 
 #include "core/settings.h"
+#include "transport/provider.h"
 #include "transport/transport.h"
 
 namespace ropewalk::transport::tcp {
 
 /// @throws Error kInvalidArgument when SOCKET_IFNAME leaves no interface
 std::unique_ptr<Transport> make_transport(const Config& config);
+
+inline constexpr Provider kProvider{.name = "tcp", .make = make_transport};
 
 }  // namespace ropewalk::transport::tcp

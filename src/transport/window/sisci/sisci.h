@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "core/settings.h"
+#include "transport/provider.h"
 #include "transport/transport.h"
 #include "transport/window/driver.h"
 
@@ -22,5 +23,14 @@ std::unique_ptr<Driver> make_sisci_driver(const Config& config);
 
 /// The engine over that driver.
 std::unique_ptr<Transport> make_sisci_transport(const Config& config);
+
+/// An adapter is what NCCL takes it for; but neither its DMA nor copies of what is staged promise
+/// that lines of 128 bytes arrive in order.
+inline constexpr Provider kSisciProvider{
+    .name = "sisci",
+    .make = make_sisci_transport,
+    .channel_use = ChannelUse{},
+    .make_window_driver = make_sisci_driver,
+};
 
 }  // namespace ropewalk::transport::window
