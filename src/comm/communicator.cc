@@ -13,6 +13,7 @@
 #include <span>
 #include <utility>
 
+#include "comm/agreed_error.h"
 #include "comm/call_report.h"
 #include "comm/copy_plan.h"
 #include "comm/device_stop.h"

@@ -9,6 +9,7 @@
 #include <span>
 #include <tuple>
 
+#include "comm/agreed_error.h"
 #include "core/digest.h"
 #include "topology/json.h"
 #include "topology/named.h"

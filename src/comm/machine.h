@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "core/error.h"
 #include "core/settings.h"
 #include "topology/topology.h"
 
@@ -36,12 +35,6 @@ std::vector<int> ring_order(const Machine& machine);
 /// At most three lines for people: hosts, GPUs, NUMA nodes and NICs; links by class with rates;
 /// where the ranks are.
 std::vector<std::string> describe(const Machine& machine);
-
-/// An error that all ranks throw, since all have the same records: none needs to notify the others.
-class AgreedError : public Error {
- public:
-  using Error::Error;
-};
 
 /// The machine that the setting TOPOLOGY names. Collective over all ranks, and equal on all.
 ///

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "bootstrap/memory_handover.h"
+#include "comm/agreed_error.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/process_memory.h"
@@ -85,8 +86,8 @@ template <typename Value>
 void require_equal(const Value& mine, const Value& theirs, std::string_view field, int rank,
                    int peer) {
   if (mine != theirs) {
-    throw Error(Errc::kInvalidUsage, "{} differs: rank {} has {}, rank {} has {}", field, rank,
-                mine, peer, theirs);
+    throw AgreedError(Errc::kInvalidUsage, "{} differs: rank {} has {}, rank {} has {}", field,
+                      rank, mine, peer, theirs);
   }
 }
 

@@ -1,5 +1,5 @@
-// What joining processes learn about their machine, and about differing settings TOPOLOGY: errors
-// on all ranks, by rank and name, never a hang.
+// What joining processes learn about their machine, and about differing settings TOPOLOGY and NET:
+// errors on all ranks, by rank and name, never a hang.
 #include <gtest/gtest.h>
 #include <linux/capability.h>
 #include <sys/syscall.h>
@@ -39,13 +39,14 @@ class Machines : public ::testing::Test {
     return (folder_ / name).string();
   }
 
-  // By rank: how joining ended, each with TOPOLOGY by `name_of`.
-  std::vector<Report> join(const std::function<std::string(int)>& name_of) const {
+  // By rank: how joining ended, each with TOPOLOGY, or another setting, by `name_of`.
+  std::vector<Report> join(const std::function<std::string(int)>& name_of,
+                           const std::string& setting = "TOPOLOGY") const {
     RankOptions options;
     options.settings = {{"TIMEOUT", "50"}, {"SOCKET_IFNAME", "lo"}};
     options.before = [&](int rank) {
       const std::string name = name_of(rank);
-      if (!name.empty()) setenv("ROPEWALK_TOPOLOGY", name.c_str(), 1);
+      if (!name.empty()) setenv(("ROPEWALK_" + setting).c_str(), name.c_str(), 1);
     };
     RankProcesses ranks(kRanks, options, [](comm::Communicator& comm) {
       return comm.machine().topology.name() + " " + comm::fingerprint(comm.machine());
@@ -60,8 +61,8 @@ class Machines : public ::testing::Test {
   }
 
   void expect_on_all(const std::function<std::string(int)>& name_of, Errc code,
-                     const std::string& said) const {
-    for (const Report& report : join(name_of)) {
+                     const std::string& said, const std::string& setting = "TOPOLOGY") const {
+    for (const Report& report : join(name_of, setting)) {
       EXPECT_TRUE(report.error) << report.text;
       EXPECT_EQ(report.code, code) << report.text;
       EXPECT_NE(report.text.find(said), std::string::npos) << report.text;
@@ -90,6 +91,14 @@ TEST_F(Machines, AnotherTopologyOnOneRank) {
                 "setting TOPOLOGY differs: rank ");
   expect_on_all([](int rank) { return rank == 3 ? "dgx1v" : ""; }, Errc::kInvalidUsage,
                 "rank 3 has dgx1v");
+}
+
+// Also of ranks on one host, whose links NET does not choose.
+TEST_F(Machines, AnotherNetOnOneRank) {
+  expect_on_all([](int rank) { return rank == 2 ? "shm" : "tcp"; }, Errc::kInvalidUsage,
+                "setting NET differs: rank ", "NET");
+  expect_on_all([](int rank) { return rank == 3 ? "tcp" : ""; }, Errc::kInvalidUsage,
+                "rank 3 has tcp", "NET");
 }
 
 TEST_F(Machines, OneNameWithAnotherFileOnOneRank) {

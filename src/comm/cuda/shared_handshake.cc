@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "core/log.h"
 #include "transport/window/device/gpu.h"
 
