@@ -22,6 +22,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -616,6 +617,49 @@ std::vector<Network> networks() {
 }
 INSTANTIATE_TEST_SUITE_P(Transports, HostsOver, ::testing::ValuesIn(networks()),
                          [](const auto& over) { return over.param.label; });
+
+// ---- several transports in one communicator --------------------------------------------------
+
+// The transports over which the connections of a rank send, as its log says.
+std::set<std::string> transports_in(const std::string& log) {
+  constexpr std::string_view kSays = "auto: a connection sends over ";
+  std::set<std::string> found;
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t at = line.find(kSays);
+    if (at != std::string::npos) found.insert(line.substr(at + kSays.size()));
+  }
+  return found;
+}
+
+// Of three hosts the first two have PCIe bridges, the last two are containers that share a network
+// namespace, and so memory; the first and the last have TCP alone.
+TEST(HostsOverAuto, EachPairOfACommunicatorHasTheTransportThatJoinsIt) {
+  const TwoHosts hosts;
+  if (!hosts.ready()) GTEST_SKIP() << "network namespaces cannot be made here";
+  const transport::SoftwareFabric fabric;
+  const auto log = [&](int rank) {
+    return (fabric.folder() / fmt::format("rank-{}.log", rank)).string();
+  };
+  RankOptions options;
+  options.settings = {{"TIMEOUT", "60"},
+                      {"LINKS", "network"},
+                      {"NET", "auto"},
+                      {"DEBUG", "INFO"},
+                      {"DEBUG_SUBSYS", "NET"}};
+  options.before = [&](int rank) {
+    hosts.enter(rank == 0 ? 0 : 1);
+    setenv("ROPEWALK_SISCI_LIBRARY", rank == 2 ? "libsisci-none.so" : RW_SOFTWARE_SISCI, 1);
+    setenv("ROPEWALK_DEBUG_FILE", log(rank).c_str(), 1);
+  };
+  RankProcesses ranks(3, options, [](comm::Communicator& comm) {
+    return fmt::format("{} hosts, wrong: {}", comm.facts().num_hosts, wrong_collectives(comm));
+  });
+  for (const std::string& text : texts_of(ranks, 3)) EXPECT_EQ(text, "3 hosts, wrong: ");
+  EXPECT_EQ(transports_in(log(0)), (std::set<std::string>{"sisci", "tcp"}));
+  EXPECT_EQ(transports_in(log(1)), (std::set<std::string>{"shm", "sisci"}));
+  EXPECT_EQ(transports_in(log(2)), (std::set<std::string>{"shm", "tcp"}));
+}
 
 // ---- a rail that is lost -------------------------------------------------------------------
 
