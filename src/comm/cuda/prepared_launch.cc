@@ -10,7 +10,6 @@
 #include "executor/cuda/kernel.h"
 #include "executor/program.h"
 #include "schedule/lags.h"
-#include "schedule/layout.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -63,30 +62,17 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
       std::max<std::size_t>(1, executor::kShareGranule / walker.element_bytes);
   const int channels = schedule.num_channels();
   RW_ASSERT(channels <= static_cast<int>(executor::kMaxBlocks));
-  const bool even = std::ranges::all_of(
-      schedule.weight, [&](int weight) { return weight == schedule.weight.front(); });
-  std::vector<std::uint64_t> begins;
-  args.share = executor::whole_share(walker.count, static_cast<std::size_t>(channels), granule);
+  const executor::ChannelCut parts = executor::cut_channels(schedule, walker.count, granule);
+  args.share = parts.share;
+  args.part_length = parts.part_length;
   launch.blocks = static_cast<unsigned>(channels);
-  if (even) {
+  if (parts.begins.empty()) {
     launch.blocks =
         std::min(launch.blocks, static_cast<unsigned>(divided_up(walker.count, args.share)));
   } else {
-    args.share = 0;
-    for (int c = 0; c < channels; ++c) {
-      const schedule::Range range =
-          schedule::channel_range(walker.count, schedule.weight.data(), channels, c, granule);
-      begins.push_back(range.begin);
-      begins.push_back(
-          executor::whole_share(range.count, static_cast<std::size_t>(schedule.parts), granule));
-      args.share = std::max(args.share, range.count);
-    }
-    begins.push_back(walker.count);
-    launch.begins = blocks_.copy(begins);
+    launch.begins = blocks_.copy(parts.begins);
     args.begins = reinterpret_cast<const std::uint64_t*>(launch.begins->data());
   }
-  args.part_length =
-      executor::whole_share(args.share, static_cast<std::size_t>(schedule.parts), granule);
   args.chunk_length = std::max<std::size_t>(1, choice.chunk_bytes / walker.element_bytes);
   if (choice.protocol != Protocol::kSimple) {
     // Rounds of one size, each a whole number of what the protocol moves at once.
@@ -102,7 +88,7 @@ void LaunchMaker::cut(PreparedLaunch& launch, const DevicePrograms& programs) {
     RW_ASSERT(args.chunk_stride * programs.max_chunks <= args.slot_stride);
   }
   args.rounds = static_cast<std::uint32_t>(divided_up(args.part_length, args.chunk_length));
-  count(launch, programs, begins);
+  count(launch, programs, parts);
 }
 
 // Senders to a root run ahead, so that it waits for nobody; and several lines of ll128 are loaded
@@ -120,17 +106,11 @@ bool LaunchMaker::waits_together(const PreparedLaunch& launch, const DeviceProgr
 }
 
 void LaunchMaker::count(PreparedLaunch& launch, const DevicePrograms& programs,
-                        const std::vector<std::uint64_t>& begins) {
-  const executor::LaunchArgs& args = launch.args;
+                        const executor::ChannelCut& parts) {
   std::map<int, std::size_t> bytes;
   for (const executor::PartSent& sent : programs.sent) {
-    const auto channel = static_cast<std::size_t>(sent.channel);
-    const std::size_t begin = begins.empty() ? args.share * channel : begins[channel];
-    const std::size_t end =
-        begins.empty() ? std::min(args.call.count, begin + args.share) : begins[channel + 1];
-    const std::size_t part = begin + args.part_length * static_cast<std::size_t>(sent.part);
-    if (part >= end) continue;
-    bytes[sent.peer] += std::min(args.part_length, end - part) * args.call.element_bytes;
+    const std::size_t elements = parts.elements(sent.channel, sent.part);
+    if (elements > 0) bytes[sent.peer] += elements * launch.args.call.element_bytes;
   }
   for (const auto& [peer, many] : bytes) launch.sent.push_back({peer, many});
 }

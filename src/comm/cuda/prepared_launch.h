@@ -11,6 +11,7 @@
 
 #include "comm/cuda/copy_engines.h"
 #include "comm/executor.h"
+#include "executor/block/channel_cut.h"
 #include "executor/block/launch.h"
 #include "executor/cuda/kernel.h"
 #include "executor/program.h"
@@ -88,7 +89,7 @@ class LaunchMaker {
   void cut(PreparedLaunch& launch, const DevicePrograms& programs);
   static bool waits_together(const PreparedLaunch& launch, const DevicePrograms& programs);
   static void count(PreparedLaunch& launch, const DevicePrograms& programs,
-                    const std::vector<std::uint64_t>& begins);
+                    const executor::ChannelCut& parts);
 
   link::DeviceLinks& links_;
   link::DeviceBlocks& blocks_;

@@ -133,7 +133,6 @@ TEST(Block, RunsPlansRight) {
            {schedule::Pipelining::kByParts, schedule::Pipelining::kByLags}) {
         Case test;
         test.schedule = schedule::from_plan(plan, pipelining).schedule;
-        std::ranges::fill(test.schedule.weight, 1);  // as blocks cut data
         test.count = 150;
         test.shape = {16, 16, 1920};
         for (const bool by_address : {false, true}) {
@@ -144,6 +143,36 @@ TEST(Block, RunsPlansRight) {
             const std::uint64_t wrong = run<ElementOf<DataType::kFloat32>, RedOp::kSum>(test);
             ASSERT_EQ(wrong, 0U) << describe(test);
           }
+        }
+      }
+    }
+  }
+}
+
+// As HYBRID has them: the last channels carry a share of their own, over links with other slots.
+TEST(Block, RunsChannelsOfTwoClassesOfLinksRight) {
+  ropewalk::testing::Share share;
+  constexpr int kChannels = 4;
+  for (const auto& [collective, algorithm] :
+       {std::pair{Collective::kAllReduce, "ring"}, std::pair{Collective::kAllReduce, "two_shot"},
+        std::pair{Collective::kAllGather, "ring"}, std::pair{Collective::kBroadcast, "chain"},
+        std::pair{Collective::kBroadcast, "binary_tree"}}) {
+    for (const int ranks : {2, 3}) {
+      for (const std::vector<int>& weights :
+           {std::vector{30, 30, 30, 10}, std::vector{5000, 5000, 1, 1}}) {
+        for (const std::size_t count : {std::size_t{31}, std::size_t{503}}) {
+          if (!share.next()) continue;
+          Case test;
+          test.schedule = schedule::compile(
+              algorithm, {collective, ranks, has_root(collective) ? 1 : 0, kChannels});
+          test.schedule.weight = weights;
+          test.count = count;
+          test.chunk = 32;
+          test.other_channels = weights[2] == weights[1] ? 1 : 2;
+          test.other_shape = {4, 8, 32 * sizeof(float)};
+          test.in_place = count < 100;
+          const std::uint64_t wrong = run<ElementOf<DataType::kFloat32>, RedOp::kSum>(test);
+          ASSERT_EQ(wrong, 0U) << describe(test);
         }
       }
     }

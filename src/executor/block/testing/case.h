@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "core/shared_memory.h"
+#include "executor/block/channel_cut.h"
 #include "executor/block/host_block.h"
 #include "executor/block/pack.h"
 #include "executor/block/run.h"
@@ -36,6 +37,8 @@ struct Case {
   DataType type = DataType::kFloat32;
   RedOp op = RedOp::kSum;
   FifoShape shape{4, 4, 1920};
+  int other_channels = 0;  // the last ones, whose links have another shape
+  FifoShape other_shape{};
   std::size_t chunk = 16;
   bool by_address = false;
   bool elsewhere = false;  // the other ranks see a rank's buffers at other addresses
@@ -111,9 +114,11 @@ inline PackedPrograms pack_for(Protocol protocol, const std::vector<Program>& pr
 class Machine {
  public:
   Machine(int ranks, int channels, Protocol protocol, const FifoShape& shape)
+      : Machine(ranks, protocol, std::vector(static_cast<std::size_t>(channels), shape)) {}
+  // With a shape for each channel's links.
+  Machine(int ranks, Protocol protocol, const std::vector<FifoShape>& shapes)
       : ranks_(static_cast<std::size_t>(ranks)), sends_(ranks_), receives_(ranks_) {
-    const std::size_t bytes = (link_bytes(protocol, shape) + 127) / 128 * 128;
-    const auto n = static_cast<std::size_t>(channels) * ranks_;
+    const auto n = shapes.size() * ranks_;
     for (std::size_t r = 0; r < ranks_; ++r) {
       sends_[r].resize(n);
       receives_[r].resize(n);
@@ -125,7 +130,9 @@ class Machine {
     for (std::size_t r = 0; r < ranks_; ++r) {
       for (auto& board : boards_) addresses_[r].push_back(board.data() + r * kBoardTags);
     }
-    for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
+    for (std::size_t c = 0; c < shapes.size(); ++c) {
+      const FifoShape& shape = shapes[c];
+      const std::size_t bytes = (link_bytes(protocol, shape) + 127) / 128 * 128;
       for (std::size_t from = 0; from < ranks_; ++from) {
         for (std::size_t to = 0; to < ranks_; ++to) {
           links_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(128, bytes)));
@@ -278,10 +285,10 @@ inline LaunchArgs make_args(const Case& test, const PackedPrograms& programs, Ma
   args.call.element_bytes = size_of(test.type);
   args.call.op = test.op;
   args.call.address_bytes = test.by_address ? 1 : ~std::size_t{0};
-  const std::size_t channels = static_cast<std::size_t>(s.num_channels());
   const auto up = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
-  args.share = up(up(test.count, channels), kGranule) * kGranule;
-  args.part_length = up(up(args.share, static_cast<std::size_t>(s.parts)), kGranule) * kGranule;
+  const ChannelCut cut = cut_channels(s, test.count, kGranule);
+  args.share = cut.share;
+  args.part_length = cut.part_length;
   args.chunk_length = test.chunk;
   args.rounds = static_cast<std::uint32_t>(up(args.part_length, test.chunk));
   args.seen_in_process = true;
@@ -314,7 +321,10 @@ inline std::uint64_t run_case(const Case& test, BlockFunction function, std::siz
   if (!report.accepted) return 1;
   const schedule::TestPattern pattern(s.collective, test.type, test.op, s.num_ranks, s.root,
                                       test.count);
-  Machine machine(s.num_ranks, s.num_channels(), test.protocol, test.shape);
+  std::vector<FifoShape> shapes(static_cast<std::size_t>(s.num_channels()), test.shape);
+  std::fill_n(shapes.rbegin(), test.other_channels, test.other_shape);
+  Machine machine(s.num_ranks, test.protocol, shapes);
+  const ChannelCut cut = cut_channels(s, test.count, kGranule);
   const std::size_t unit = test.count * size_of(test.type);
   const auto n = static_cast<std::size_t>(s.num_ranks);
   std::vector<PackedPrograms> programs(n);
@@ -354,6 +364,7 @@ inline std::uint64_t run_case(const Case& test, BlockFunction function, std::siz
     for (int r = 0; r < s.num_ranks; ++r) {
       const auto i = static_cast<std::size_t>(r);
       args[i] = make_args(test, programs[i], machine, r, control);
+      if (!cut.begins.empty()) args[i].begins = cut.begins.data();
       Call& call = args[i].call;
       std::byte* input =
           (test.elsewhere ? mapped_inputs[i].data() : inputs[i].data()) + test.misaligned;
