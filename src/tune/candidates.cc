@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <string_view>
 
@@ -43,6 +44,12 @@ bool gains_by_hybrid(Collective collective) {
   return collective == Collective::kBroadcast || collective == Collective::kAllReduce ||
          collective == Collective::kAllGather;
 }
+
+// Data of the busiest link for which there is a share of the host's links: the shorter, the more of
+// their time is set-up, and the last is long enough that it does not count.
+constexpr double kHybridBytes[] = {0x1p25, 0x1p27, 0x1p29, 0x1p36};
+// A candidate of its own for a share so many times the last one.
+constexpr double kAnotherShare = 1.02;
 
 // Whether plans of this name are made for the collective at all.
 bool plans_serve(std::string_view name, Collective collective) {
@@ -194,25 +201,36 @@ std::vector<Candidate> Candidates::over_rails(const std::string& algorithm,
   return made;
 }
 
-std::optional<Candidate> Candidates::over_both_classes(const std::string& algorithm,
-                                                       Collective collective, int root) {
+std::vector<Candidate> Candidates::over_both_classes(const std::string& algorithm,
+                                                     Collective collective, int root) {
+  const HybridLinks& links = facts_.hybrid;
+  if (links.channels == 0 || facts_.num_ranks < 2 || !gains_by_hybrid(collective)) return {};
+  const int channels = links.host_alone ? links.channels : facts_.max_channels;
+  const std::shared_ptr<const schedule::Checked> plain =
+      schedules_->get(algorithm, request_of(collective, root, channels));
+  if (plain->schedule().num_channels() != channels) return {};
+  const int hops = ScheduleShape::of(*plain).longest_path;
+  std::vector<Candidate> made;
+  double last = 0;
+  for (const double bytes : kHybridBytes) {
+    const double share = links.host_share(hops, has_root(collective), bytes);
+    if (share == 0 || share < last * kAnotherShare) continue;
+    last = share;
+    made.push_back(by_shares(algorithm, plain->schedule(), share));
+  }
+  return made;
+}
+
+Candidate Candidates::by_shares(const std::string& algorithm, schedule::Schedule weighted,
+                                double share) const {
   // Weights are whole numbers: of so much in total.
   constexpr double kWhole = 10'000;
-  if (facts_.hybrid_channels == 0 || facts_.num_ranks < 2 || !gains_by_hybrid(collective)) {
-    return std::nullopt;
-  }
-  const double share =
-      collective == Collective::kBroadcast ? facts_.hybrid_one_way_share : facts_.hybrid_share;
-  const bool alone = share == 1;
-  const int hybrid = facts_.hybrid_channels;
-  const int channels = alone ? hybrid : facts_.max_channels;
-  schedule::Schedule weighted =
-      schedules_->get(algorithm, request_of(collective, root, channels))->schedule();
-  if (weighted.num_channels() != channels) return std::nullopt;
+  const int channels = weighted.num_channels();
+  const int hybrid = facts_.hybrid.channels;
   const auto each = [&](double of_all, int among) {
     return std::max(1, static_cast<int>(std::lround(of_all * kWhole / among)));
   };
-  for (int c = 0; c < channels && !alone; ++c) {
+  for (int c = 0; c < channels && channels > hybrid; ++c) {
     weighted.weight[static_cast<std::size_t>(c)] =
         c < channels - hybrid ? each(1 - share, channels - hybrid) : each(share, hybrid);
   }
@@ -395,9 +413,8 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
   if (plan == nullptr) {
     std::vector<Candidate> hybrids;
     for (const std::string& algorithm : registered(collective, root)) {
-      if (auto candidate = over_both_classes(algorithm, collective, root)) {
-        hybrids.push_back(std::move(*candidate));
-      }
+      std::ranges::move(over_both_classes(algorithm, collective, root),
+                        std::back_inserter(hybrids));
     }
     if (hybrid_alone_ && !hybrids.empty()) return hybrids;
     all.insert(all.end(), hybrids.begin(), hybrids.end());

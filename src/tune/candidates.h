@@ -134,10 +134,14 @@ class Candidates {
   // @return nothing when it has more channels than there are links
   [[nodiscard]] std::vector<Candidate> over_rails(const std::string& algorithm,
                                                   const schedule::Request& request);
-  // An algorithm's schedule over both classes of links of GPUs.
-  // @return nothing where only one may be used
-  [[nodiscard]] std::optional<Candidate> over_both_classes(const std::string& algorithm,
-                                                           Collective collective, int root);
+  // An algorithm's schedule over both classes of links of GPUs, by several shares: one suits the
+  // data's length.
+  // @return nothing where only one class may be used
+  [[nodiscard]] std::vector<Candidate> over_both_classes(const std::string& algorithm,
+                                                         Collective collective, int root);
+  // With `share` of the data on the last channels.
+  [[nodiscard]] Candidate by_shares(const std::string& algorithm, schedule::Schedule weighted,
+                                    double share) const;
   [[nodiscard]] std::vector<std::string> registered(Collective collective, int root) const;
   // @param plans those to take; null: makes them
   [[nodiscard]] std::vector<Candidate> made(Collective collective, int root,

@@ -8,6 +8,7 @@
 #include "executor/block/launch.h"
 #include "executor/block/posts.h"
 #include "plan/chunk_model.h"
+#include "tune/hybrid_links.h"
 
 namespace ropewalk::tune {
 namespace {
@@ -248,19 +249,17 @@ Choice DevicePricing::best(const ScheduleShape& shape, Seconds per_byte, std::si
 Choice DevicePricing::hybrid(const Candidate& candidate, std::size_t unit_bytes) const {
   const ScheduleShape& shape = candidate.shape;
   const int channels = candidate.routed->checked->schedule().num_channels();
-  const int host_channels = candidate.routed->hybrid_channels;
   const double share = candidate.routed->hybrid_share;
-  const double host_rate =
-      constants_.hybrid_rate > 0 ? constants_.hybrid_rate : host_path_.link_rate;
   const double units = std::max(shape.link_units, 1.0);
   Choice choice = by_protocol(shape, {units * (1 - share) / constants_.link_rate, 0},
                               Protocol::kSimple, unit_bytes, {channels, channels});
   choice.chunk_bytes = std::min(choice.chunk_bytes, limits_.hybrid_slot_bytes);
-  const double chunk =
-      static_cast<double>(choice.chunk_bytes * static_cast<std::size_t>(host_channels));
-  const double by_host = constants_.launch[0] +
-                         shape.longest_path * (host_path_.hop[0] + chunk / host_rate) +
-                         static_cast<double>(unit_bytes) * units * share / host_rate;
+  const HybridLinks links =
+      hybrid_links(constants_, candidate.routed->hybrid_channels, choice.chunk_bytes);
+  const double by_host =
+      constants_.launch[0] +
+      links.host_setup(shape.longest_path, shape.rooted, choice.chunk_bytes) +
+      static_cast<double>(unit_bytes) * units * share / links.host_rate_of(shape.rooted);
   choice.predicted_seconds = std::max(choice.predicted_seconds, by_host);
   choice.algorithm = candidate.algorithm;
   choice.routed = candidate.routed;

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tune/hybrid_links.h"
+
 namespace ropewalk::tune {
 
 struct GroupFacts {
@@ -35,13 +37,9 @@ struct GroupFacts {
   /// other's. The lower rank first.
   std::vector<std::pair<int, int>> host_path_pairs;
   std::vector<int> ring_order;  ///< schedule::Request::order
-  /// GPUs with access to each other's memory: how many of max_channels may go through the host's
-  /// memory beside the others, and the share of the data that they carry in the time in which the
-  /// others carry the rest (Blink, equation 8): where each GPU sends and receives, and where data
-  /// goes in one direction. 0: none.
-  int hybrid_channels = 0;
-  double hybrid_share = 0;
-  double hybrid_one_way_share = 0;
+  /// GPUs with access to each other's memory: some of max_channels may go through the host's memory
+  /// beside the others.
+  HybridLinks hybrid;
 };
 
 }  // namespace ropewalk::tune

@@ -155,9 +155,10 @@ void Tuner::add_others(Choice& choice, Collective collective, int root, std::siz
 void Tuner::set_schedule(Choice& choice, Collective collective, int root,
                          const Candidate& candidate) {
   choice.index = next_index_++;
+  const double share = choice.routed == nullptr ? 0 : choice.routed->hybrid_share;
   std::shared_ptr<const schedule::Checked>& schedule =
       chosen_[{collective, has_root(collective) ? root : 0, choice.algorithm, choice.channels,
-               choice.nic_rule}];
+               choice.nic_rule, share}];
   if (schedule == nullptr) {
     schedule = candidates_.schedule(collective, root, candidate, choice.channels);
   }
@@ -218,7 +219,7 @@ void Tuner::adopt(Collective collective, int root) {
     rooted_.erase({collective, its_root});
   }
   std::erase_if(chosen_, [&](const auto& entry) {
-    const auto& [of, from, algorithm, channels, rule] = entry.first;
+    const auto& [of, from, algorithm, channels, rule, share] = entry.first;
     return of == collective && from == its_root && algorithm != kGivenSchedule;
   });
 }

@@ -95,8 +95,9 @@ class Tuner {
   std::array<Choices, kNumCollectives> rootless_;
   std::map<std::pair<Collective, int>, Choices> rooted_;
   std::map<Collective, Candidate> given_;
-  // The choices so far: collective, root, algorithm, channels, rule for NICs.
-  std::map<std::tuple<Collective, int, std::string, int, plan::NicRule>,
+  // The choices so far: collective, root, algorithm, channels, rule for NICs,
+  // RoutedSchedule::hybrid_share.
+  std::map<std::tuple<Collective, int, std::string, int, plan::NicRule, double>,
            std::shared_ptr<const schedule::Checked>>
       chosen_;
 };

@@ -26,6 +26,7 @@
 #include "transport/registry.h"
 #include "tune/processors.h"
 
+#include "tune/hybrid_links.h"
 namespace ropewalk::comm {
 namespace {
 
@@ -244,7 +245,9 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
     }
   }
   facts_.ring_order = tune::ring_avoiding(facts_.host_path_pairs, size_, facts.host_of_rank);
-  if (wants_hybrid(config, facts))
+  const tune::GpuPlacement gpus = {size_, facts.num_hosts, peers_->most_on_one_gpu(),
+                                   peers_->access().any() && peers_->access().missing().empty()};
+  if (tune::wants_hybrid_links(config.text(Setting::kHybrid), gpus)) {
     peers_->open_hybrid_windows(bootstrap, layouts, deadline_of(config));
   std::vector<bool> elsewhere;
   std::vector<bool> beyond;
@@ -395,33 +398,17 @@ bool CudaGroup::by_host_path(int peer) const {
                                     : mapped_ != nullptr && mapped_->between(peer);
 }
 
-bool CudaGroup::wants_hybrid(const Config& config, const tune::GroupFacts& facts) const {
-  const std::string& text = config.text(Setting::kHybrid);
-  if (text == "off" || size_ < 2 || facts.num_hosts > 1 || !peers_->access().any() ||
-      !peers_->access().missing().empty()) {
-    return false;
-  }
-  return text == "on" || (size_ <= kMostHybridRanks && peers_->most_on_one_gpu() == 1);
-}
-
 void CudaGroup::use_hybrid(const Config& config) {
-  if (!peers_->has_hybrid_windows() || limits_.hybrid_channels == 0) return;
-  const bool always = config.text(Setting::kHybrid) == "on";
-  if (constants_.hybrid_rate == 0 && !always) return;
-  const double one_way =
-      constants_.hybrid_rate > 0 ? constants_.hybrid_one_way_rate : tune::host_path().link_rate;
-  const double both_ways =
-      kBesideOthers *
-      (constants_.hybrid_rate > 0 ? constants_.hybrid_rate : tune::host_path().link_rate);
-  const auto share = [this](double rate) { return rate / (rate + constants_.link_rate); };
-  if (!always && share(both_ways) < kLeastHybridShare) return;
-  facts_.hybrid_channels = limits_.hybrid_channels;
-  facts_.hybrid_share = share(both_ways);
-  facts_.hybrid_one_way_share = share(one_way);
+  if (!peers_->has_hybrid_windows()) return;
+  const tune::HybridLinks links =
+      tune::hybrid_links(constants_, limits_.hybrid_channels, limits_.hybrid_slot_bytes);
+  if (!tune::uses_hybrid_links(config.text(Setting::kHybrid), constants_, links)) return;
+  facts_.hybrid = links;
+  constexpr double kLong = 1e9;
   log::info(log::kTuning,
             "rank {}: the host's memory carries {:.1f}% of long operations, {:.1f}% of those in "
             "one direction",
-            rank_, facts_.hybrid_share * 100, facts_.hybrid_one_way_share * 100);
+            rank_, links.host_share(1, false, kLong) * 100, links.host_share(1, true, kLong) * 100);
 }
 
 CudaGroup::~CudaGroup() {

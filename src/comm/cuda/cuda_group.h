@@ -94,9 +94,7 @@ class CudaGroup final : public DeviceGroup {
                            const link::WindowLayout& layout, cudaStream_t stream);
   // A message to or from this rank goes through the host's memory, and others do not.
   [[nodiscard]] bool by_host_path(int peer) const;
-  // Whether links through the host's memory are to exist beside the others; alike on all ranks.
-  [[nodiscard]] bool wants_hybrid(const Config& config, const tune::GroupFacts& facts) const;
-  // Lets the tuner use them where that may gain.
+  // Lets the tuner use links through the host's memory beside the others where that may gain.
   void use_hybrid(const Config& config);
   // Which ranks see the call's buffers, and where.
   void fill_reach(PreparedLaunch& launch, const CollectiveCall& call) const;

@@ -92,8 +92,8 @@ tune::DeviceTimes CudaGroup::measure(const Config& config) {
   }
   times.link = time(Protocol::kSimple, "0", Collective::kAllGather, tune::DeviceTimes::kLinkBytes);
   if (peers_->has_hybrid_windows() && limits_.hybrid_channels > 0) {
-    facts_.hybrid_channels = limits_.hybrid_channels;
-    facts_.hybrid_share = facts_.hybrid_one_way_share = 1;
+    facts_.hybrid.channels = limits_.hybrid_channels;
+    facts_.hybrid.host_alone = true;
     Config alone = config;
     alone.set("HYBRID", "on", "measuring");
     alone.set("ALGORITHM", "ring", "measuring");
@@ -103,8 +103,7 @@ tune::DeviceTimes CudaGroup::measure(const Config& config) {
     };
     times.hybrid = time_alone(Collective::kAllGather);
     times.hybrid_one_way = time_alone(Collective::kBroadcast);
-    facts_.hybrid_channels = 0;
-    facts_.hybrid_share = facts_.hybrid_one_way_share = 0;
+    facts_.hybrid = {};
   }
   order_->forget();  // the graphs are gone
   return times;
