@@ -254,6 +254,7 @@ void Communicator::connect() {
   }
   link::Rails rails;
   if (network != nullptr && emulation_ == nullptr) {
+    nics_ = devices_of(*network);
     // What one NIC carries decides between plans and shapes.
     const bool one_too = machine_ == nullptr && tune::can_plan(facts_);
     FoundRails found = find_rails(*bootstrap_, config_, runtime_.nic_rates(), *network,
@@ -903,7 +904,7 @@ void Communicator::attach_device(int device, BlockBounds blocks) {
   }
   try {
     std::unique_ptr<DeviceGroup> group =
-        comm::attach_device(*bootstrap_, config_, runtime_, facts_, links_->to_hosts().rails(),
+        comm::attach_device(*bootstrap_, config_, runtime_, facts_, rails_of_gpu(device),
                             records_.enabled() ? &traffic_ : nullptr, device, blocks);
     machine_ = machine_on_devices(device);
     device_ = std::move(group);
@@ -932,6 +933,13 @@ void Communicator::attach_device(int device, BlockBounds blocks) {
   records_.set_device_times(device_->times());
   device_->set_timeout(timeout_.load(std::memory_order_relaxed));
   failure_.when_broken([group = device_.get()] { group->abort(); });
+}
+
+link::Rails Communicator::rails_of_gpu(int device) {
+  const link::Rails& rails = links_->to_hosts().rails();
+  if (rails.count() < 2 || (machine_ != nullptr && machine_->described)) return rails;
+  return rails_near_gpus(*bootstrap_, rails, nic_positions_near_gpu(device_bus_id(device), nics_),
+                         deadline_of(config_));
 }
 
 std::shared_ptr<const Machine> Communicator::machine_on_devices(int device) {

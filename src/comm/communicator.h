@@ -45,6 +45,7 @@
 #include "executor/traffic.h"
 #include "link/links.h"
 #include "message/messenger.h"
+#include "transport/transport.h"
 #include "tune/choice.h"
 #include "tune/group_facts.h"
 
@@ -347,6 +348,8 @@ class Communicator final : public executor::WaitHook {
   std::uint16_t label_of_copies(PreparedCall& call);
 
   const Machine& known_machine();
+  // Collective: those that are nearest to the ranks' GPUs come first.
+  link::Rails rails_of_gpu(int device);
   // Collective: the machine with each rank on its GPU.
   std::shared_ptr<const Machine> machine_on_devices(int device);
 
@@ -360,9 +363,10 @@ class Communicator final : public executor::WaitHook {
   int size_ = 1;
   std::uint64_t identity_ = 0;
   tune::GroupFacts facts_;
-  std::vector<int> host_of_rank_;           // as in Seats
-  std::shared_ptr<const Machine> machine_;  // null as long as nobody needed found_'s
-  std::unique_ptr<FoundHosts> found_;       // null where machine_ was given
+  std::vector<int> host_of_rank_;                  // as in Seats
+  std::vector<transport::DeviceProperties> nics_;  // of this rank, between hosts
+  std::shared_ptr<const Machine> machine_;         // null as long as nobody needed found_'s
+  std::unique_ptr<FoundHosts> found_;              // null where machine_ was given
   std::unique_ptr<Emulation> emulation_;
   std::vector<link::PeerReach> reach_;
   std::unique_ptr<link::Links> links_;

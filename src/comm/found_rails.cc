@@ -165,16 +165,32 @@ FoundRails fastest_first(const link::Rails& rails, std::span<const double> rates
 
 }  // namespace
 
+std::vector<transport::DeviceProperties> devices_of(const transport::Transport& transport) {
+  std::vector<transport::DeviceProperties> devices;
+  for (int d = 0; d < std::min(transport.num_devices(), kMostRails); ++d) {
+    devices.push_back(transport.properties(d));
+  }
+  return devices;
+}
+
+link::Rails rails_near_gpus(bootstrap::Bootstrap& bootstrap, const link::Rails& rails,
+                            std::span<const link::NicPosition> nearby, Deadline deadline) {
+  using OfRank = std::array<link::NicPosition, kMostRails>;
+  std::vector<OfRank> all(static_cast<std::size_t>(bootstrap.size()));
+  std::ranges::copy(nearby, all[static_cast<std::size_t>(bootstrap.rank())].begin());
+  bootstrap.all_gather(std::as_writable_bytes(std::span(all)), sizeof(OfRank), deadline);
+  std::vector<std::vector<link::NicPosition>> positions;
+  for (const OfRank& each : all) positions.emplace_back(each.begin(), each.end());
+  return rails.placed(std::move(positions));
+}
+
 FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, KnownRates& known,
                       transport::Transport& transport, const Machine* machine,
                       std::span<const int> host_of_rank, int most, bool one_too, Deadline deadline,
                       const std::function<void()>& waiting) {
   const auto n = static_cast<std::size_t>(bootstrap.size());
   const auto self = static_cast<std::size_t>(bootstrap.rank());
-  std::vector<transport::DeviceProperties> devices;
-  for (int d = 0; d < std::min(transport.num_devices(), kMostRails); ++d) {
-    devices.push_back(transport.properties(d));
-  }
+  const std::vector<transport::DeviceProperties> devices = devices_of(transport);
   const std::vector<link::NicPosition> positions =
       machine != nullptr ? place_nics(*machine, bootstrap.rank(), devices)
                          : place_nics(tune::Processors::usable(), devices);

@@ -43,4 +43,13 @@ FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, Kno
                       std::span<const int> host_of_rank, int most, bool one_too, Deadline deadline,
                       const std::function<void()>& waiting);
 
+/// Those of this rank that rails are made of.
+std::vector<transport::DeviceProperties> devices_of(const transport::Transport& transport);
+
+/// The same rails, those first that are nearest to the ranks' GPUs. Collective over all ranks.
+/// @param nearby this rank's devices, seen from its GPU (nic_places.h)
+/// @throws as Bootstrap's collectives
+link::Rails rails_near_gpus(bootstrap::Bootstrap& bootstrap, const link::Rails& rails,
+                            std::span<const link::NicPosition> nearby, Deadline deadline);
+
 }  // namespace ropewalk::comm

@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 #include "core/first_line.h"
 #include "plan/device_path.h"
@@ -27,12 +28,15 @@ std::string address_of(const transport::DeviceProperties& device) {
   return topology::normal_bus_id(std::filesystem::path(device.pci_path).filename().string());
 }
 
-int numa_of(const transport::DeviceProperties& device) {
+int numa_at(const std::filesystem::path& device) {
   int numa = -1;
-  if (device.pci_path.empty()) return numa;
-  const std::string text = first_line(std::filesystem::path(device.pci_path) / "numa_node");
+  const std::string text = first_line(device / "numa_node");
   std::from_chars(text.data(), text.data() + text.size(), numa);
   return numa;
+}
+
+int numa_of(const transport::DeviceProperties& device) {
+  return device.pci_path.empty() ? -1 : numa_at(device.pci_path);
 }
 
 // The least from a NUMA node to one whose processors are usable: the kernel's, less those of a node
@@ -54,6 +58,37 @@ std::int32_t distance_from(const std::filesystem::path& nodes, int numa,
     if (node != numa && runs_at(node) && (least == 0 || further < least)) least = further;
   }
   return std::max(1, least);
+}
+
+// A device's bridges from the CPU on, and itself: "pci0000:3a", "0000:3a:00.0", "0000:3b:00.0".
+// Empty where it is at no PCI bus.
+std::vector<std::string> bridges_to(const std::filesystem::path& device) {
+  std::error_code error;
+  const std::filesystem::path canonical = std::filesystem::canonical(device, error);
+  if (error) return {};
+  std::vector<std::string> parts;
+  for (const std::filesystem::path& part : canonical) {
+    const std::string text = part.string();
+    if (!parts.empty() || (text.starts_with("pci") && text.find(':') != std::string::npos)) {
+      parts.push_back(text);
+    }
+  }
+  return parts;
+}
+
+// More than any path of bridges has.
+constexpr std::int32_t kThroughCpu = 100;
+constexpr std::int32_t kToOtherNode = 10'000;
+
+std::int32_t numa_distance(const std::filesystem::path& sysfs, int from, int to) {
+  if (from < 0 || to < 0 || from == to) return 0;
+  std::istringstream distances(
+      first_line(sysfs / "devices" / "system" / "node" / fmt::format("node{}", from) / "distance"));
+  int distance = 0;
+  for (int node = 0; distances >> distance; ++node) {
+    if (node == to) return kToOtherNode + distance;
+  }
+  return kToOtherNode;
 }
 
 }  // namespace
@@ -101,6 +136,45 @@ std::vector<link::NicPosition> place_nics(const tune::Processors& usable,
     if (numa >= 0) positions[d].distance = distance_from(nodes, numa, usable);
   }
   return positions;
+}
+
+std::vector<link::NicPosition> nic_positions_near_gpu(
+    std::string_view gpu_address, std::span<const transport::DeviceProperties> devices,
+    const std::filesystem::path& sysfs) {
+  std::vector<link::NicPosition> positions(devices.size());
+  const std::filesystem::path folder =
+      sysfs / "bus" / "pci" / "devices" / topology::normal_bus_id(gpu_address);
+  const std::vector<std::string> gpu = bridges_to(folder);
+  if (gpu.empty()) return positions;
+  for (std::size_t d = 0; d < devices.size(); ++d) {
+    if (devices[d].pci_path.empty()) continue;
+    const std::vector<std::string> nic = bridges_to(devices[d].pci_path);
+    if (nic.empty()) continue;
+    const auto common = std::ranges::mismatch(gpu, nic).in1 - gpu.begin();
+    const auto bridges =
+        static_cast<std::int32_t>(gpu.size() + nic.size()) - 2 * static_cast<std::int32_t>(common);
+    // The first is the CPU's.
+    const bool one_switch = common > 1;
+    positions[d].distance =
+        bridges + (one_switch ? 0
+                              : kThroughCpu + numa_distance(sysfs, numa_at(folder),
+                                                            numa_at(devices[d].pci_path)));
+  }
+  return positions;
+}
+
+std::vector<int> nics_in_use(const link::Rails& rails, int rank,
+                             std::span<const int> host_of_rank) {
+  std::vector<int> devices;
+  const auto host = [&](std::size_t r) { return host_of_rank[r]; };
+  for (int rail = 0; rail < rails.count(); ++rail) {
+    for (std::size_t peer = 0; peer < host_of_rank.size(); ++peer) {
+      if (host(peer) == host(static_cast<std::size_t>(rank))) continue;
+      const int device = rails.device(rank, static_cast<int>(peer), rail);
+      if (std::ranges::find(devices, device) == devices.end()) devices.push_back(device);
+    }
+  }
+  return devices;
 }
 
 link::NicsOfRoute nics_of_routes(const Machine& machine) {

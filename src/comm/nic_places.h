@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "comm/machine.h"
@@ -26,6 +27,17 @@ std::vector<link::NicPosition> place_nics(const Machine& machine, int rank,
 std::vector<link::NicPosition> place_nics(const tune::Processors& usable,
                                           std::span<const transport::DeviceProperties> devices,
                                           const std::filesystem::path& sysfs = "/sys");
+
+/// The same from a GPU's path of bridges: NICs behind the same switch, then those at the same CPU,
+/// then those of another NUMA node, the nearest nodes first; among each the fewest bridges. 0 of
+/// NICs that are at none, and of all where the GPU is not known.
+/// @param gpu_address "0000:3b:00.0", in either case
+std::vector<link::NicPosition> nic_positions_near_gpu(
+    std::string_view gpu_address, std::span<const transport::DeviceProperties> devices,
+    const std::filesystem::path& sysfs = "/sys");
+
+/// The devices that a rank's links to other hosts take, those of the first rail first.
+std::vector<int> nics_in_use(const link::Rails& rails, int rank, std::span<const int> host_of_rank);
 
 /// As link::Links wants it. The machine's planned topology is kept.
 link::NicsOfRoute nics_of_routes(const Machine& machine);

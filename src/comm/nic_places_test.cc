@@ -4,6 +4,8 @@
 #include <source_dir.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -99,6 +101,82 @@ TEST(NicPositions, ByNumaNodeWhereNobodyDescribedTheMachine) {
   EXPECT_EQ(positions[1].distance, 0);
   EXPECT_EQ(positions[2].distance, 0);
   std::filesystem::remove_all(root);
+}
+
+// Of a made machine's PCI devices: "bus/pci/devices/0000:3b:00.0" leads to "devices/pci.../...".
+class MadeBus : public ::testing::Test {
+ protected:
+  ~MadeBus() override { std::filesystem::remove_all(root_); }
+  std::string add(const std::string& path, int numa) {
+    const std::filesystem::path device = root_ / "devices" / path;
+    std::filesystem::create_directories(device);
+    std::ofstream(device / "numa_node") << numa << "\n";
+    const std::filesystem::path bus = root_ / "bus/pci/devices";
+    std::filesystem::create_directories(bus);
+    std::filesystem::create_directory_symlink(device, bus / device.filename());
+    return device.string();
+  }
+  void add_node(int node, const std::string& distances) {
+    const std::filesystem::path folder =
+        root_ / "devices/system/node" / ("node" + std::to_string(node));
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / "distance") << distances << "\n";
+  }
+  [[nodiscard]] std::vector<int> distances(const char* gpu,
+                                           const std::vector<std::string>& nics) const {
+    std::vector<DeviceProperties> found = devices(static_cast<int>(nics.size()));
+    for (std::size_t d = 0; d < nics.size(); ++d) found[d].pci_path = nics[d];
+    std::vector<int> all;
+    for (const auto& position : nic_positions_near_gpu(gpu, found, root_)) {
+      EXPECT_EQ(position.node, -1);
+      all.push_back(position.distance);
+    }
+    return all;
+  }
+  std::filesystem::path root_ =
+      std::filesystem::temp_directory_path() / ("nics-of-gpus-" + std::to_string(getpid()));
+};
+
+TEST_F(MadeBus, NicsOfAGpusSwitchAreNearestThenThoseOfItsCpu) {
+  add_node(0, "10 12 32");
+  add_node(1, "12 10 32");
+  add_node(2, "32 32 10");
+  add("pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:00.0/0000:3d:00.0", 0);
+  const std::vector<std::string> nics = {
+      add("pci0000:d0/0000:d0:00.0/0000:d1:00.0", 2),
+      add("pci0000:a0/0000:a0:00.0/0000:a1:00.0", 1),
+      add("pci0000:3a/0000:3a:01.0/0000:40:00.0", 0),
+      add("pci0000:60/0000:60:00.0/0000:61:00.0/0000:62:00.0/0000:63:00.0", 0),
+      add("pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:01.0/0000:3e:00.0", 0),
+      ""};
+  const std::vector<int> found = distances("0000:3D:00.0", nics);
+  EXPECT_EQ(found[5], 0);  // at none
+  EXPECT_LT(found[1], found[0]);
+  EXPECT_LT(std::max(found[2], found[3]), found[1]);
+  EXPECT_LT(found[4], std::min(found[2], found[3]));
+  // A NIC of several functions is as near by each.
+  const std::vector<std::string> ports = {
+      add("pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:02.0/0000:3f:00.0", 0),
+      add("pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:02.0/0000:3f:00.1", 0)};
+  const std::vector<int> both = distances("0000:3d:00.0", ports);
+  EXPECT_EQ(both[0], both[1]);
+}
+
+TEST_F(MadeBus, NothingIsKnownOfAGpuThatIsAtNoBus) {
+  const std::vector<std::string> nics = {add("pci0000:a0/0000:a0:00.0/0000:a1:00.0", 1)};
+  EXPECT_EQ(distances("0000:3d:00.0", nics), std::vector{0});
+}
+
+TEST(NicsInUse, AreThoseOfTheFirstRailFirst) {
+  const std::vector<link::Nic> nics(3, link::Nic{});
+  const std::vector<link::NicPosition> positions = {{-1, 9}, {-1, 1}, {-1, 4}};
+  const std::vector<int> hosts = {0, 0, 1};
+  const link::Rails rails =
+      link::Rails({nics, nics, nics}, hosts, 8, {positions, positions, positions})
+          .reordered(std::array{0, 1, 2}, std::array{3});
+  EXPECT_EQ(nics_in_use(rails, 0, hosts), (std::vector{1, 2, 0}));
+  EXPECT_EQ(nics_in_use(rails.reordered(std::array{2}), 2, hosts).size(), 1U);
+  EXPECT_TRUE(nics_in_use(rails, 0, std::vector{0, 0, 0}).empty());
 }
 
 // Four nodes on two sockets: a NIC at the other node of one's own socket comes before one of the

@@ -6,7 +6,9 @@
 #include <cctype>
 #include <charconv>
 #include <fstream>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "core/error.h"
 
@@ -45,6 +47,26 @@ std::vector<int> cpus_near(std::string_view pci_address, const std::filesystem::
   } catch (const Error&) {
     return {};
   }
+}
+
+std::vector<int> usable_cpus() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return {};
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(static_cast<std::size_t>(cpu), &allowed)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+std::vector<int> cpus_also_in(std::vector<int> first, std::span<const std::vector<int>> others) {
+  for (const std::vector<int>& other : others) {
+    std::vector<int> both;
+    std::ranges::copy_if(first, std::back_inserter(both),
+                         [&](int cpu) { return std::ranges::find(other, cpu) != other.end(); });
+    if (!both.empty()) first = std::move(both);
+  }
+  return first;
 }
 
 bool stay_on(const std::vector<int>& cpus) noexcept {

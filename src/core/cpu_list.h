@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +15,13 @@ std::vector<int> parse_cpu_list(std::string_view text);
 /// (local_cpulist of sysfs). Empty where it says nothing.
 std::vector<int> cpus_near(std::string_view pci_address,
                            const std::filesystem::path& devices = "/sys/bus/pci/devices");
+
+/// Those that the calling thread may run on; empty where the system does not say.
+std::vector<int> usable_cpus();
+
+/// Those of `first` that are in all of `others`, too; one of these that would leave none is passed
+/// over.
+std::vector<int> cpus_also_in(std::vector<int> first, std::span<const std::vector<int>> others);
 
 /// From now on the calling thread runs on those of `cpus` that it may use.
 /// @return false, and nothing has changed, when there are none, or the system refuses

@@ -38,6 +38,25 @@ TEST(CpuList, OfAPciDevice) {
   std::filesystem::remove_all(root);
 }
 
+TEST(CpuList, OfSeveralDevicesTheProcessorsNearAllWhereThereAreAny) {
+  const std::vector<int> near_gpu = {0, 1, 2, 3};
+  const std::vector<std::vector<int>> overlapping = {{2, 3, 4}, {3, 5}};
+  EXPECT_THAT(cpus_also_in(near_gpu, overlapping), ElementsAre(3));
+  const std::vector<std::vector<int>> one_apart = {{8, 9}, {1, 2}, {}};
+  EXPECT_THAT(cpus_also_in(near_gpu, one_apart), ElementsAre(1, 2));
+  EXPECT_THAT(cpus_also_in(near_gpu, {}), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(cpus_also_in({}, overlapping), IsEmpty());
+}
+
+TEST(CpuList, AThreadMayRunOnWhatItStaysOn) {
+  std::thread([] {
+    const std::vector<int> before = usable_cpus();
+    ASSERT_FALSE(before.empty());
+    ASSERT_TRUE(stay_on({before.back()}));
+    EXPECT_THAT(usable_cpus(), ElementsAre(before.back()));
+  }).join();
+}
+
 TEST(CpuList, AThreadStaysOnWhatItMayUse) {
   std::thread([] {
     cpu_set_t before;

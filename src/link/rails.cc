@@ -142,6 +142,12 @@ std::optional<Rails::Pair> Rails::through(int rank, int peer, int own_node, int 
   return std::nullopt;
 }
 
+Rails Rails::placed(std::vector<std::vector<NicPosition>> positions) const {
+  Rails result = *this;
+  result.positions_ = std::move(positions);
+  return result;
+}
+
 Rails Rails::reordered(std::span<const int> order, std::span<const int> alike) const {
   Rails result = *this;
   result.order_.clear();

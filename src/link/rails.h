@@ -67,6 +67,10 @@ class Rails {
   ///      most their number
   [[nodiscard]] Rails reordered(std::span<const int> order, std::span<const int> alike = {}) const;
 
+  /// The same rails with other distances of the ranks' NICs, by rank and device.
+  /// @pre each rank has one for each of its NICs, or more
+  [[nodiscard]] Rails placed(std::vector<std::vector<NicPosition>> positions) const;
+
   /// Those at these nodes of the machine that is planned for (NicPosition::node). Where they do not
   /// reach each other: the rail of `sender`'s, the one of the two ranks that sends.
   /// Nothing where that is not known, or left out.

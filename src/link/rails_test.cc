@@ -100,6 +100,20 @@ TEST(Rails, OfRailsWithEqualRatesTheNearestComesFirst) {
   EXPECT_EQ(rails.pair(1, 3, 1), (Rails::Pair{0, 0}));
 }
 
+// What a rank's cores are near to may be far from its GPU.
+TEST(Rails, PlacedAnewTheNearestComesFirstToo) {
+  const std::vector<Nic> nics(2, Nic{});
+  const std::vector<NicPosition> near_first = {{-1, 0}, {-1, 9}};
+  const std::vector<NicPosition> near_second = {{-1, 9}, {-1, 0}};
+  const Rails rails = Rails({nics, nics}, std::array{0, 1}, 8, {near_first, near_first})
+                          .reordered(std::array{0, 1}, std::array{2});
+  EXPECT_EQ(rails.device(0, 1, 0), 0);
+  const Rails placed = rails.placed({near_second, near_second});
+  EXPECT_EQ(placed.device(0, 1, 0), 1);
+  EXPECT_EQ(placed.device(1, 0, 1), 0);
+  EXPECT_EQ(placed.distance(0, 1, 1), 18);
+}
+
 TEST(Rails, HowFarThePairOfARailIs) {
   const Rails rails = near_rails({2});
   EXPECT_EQ(rails.distance(0, 2, 0), 0);

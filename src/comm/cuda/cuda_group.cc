@@ -6,6 +6,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <map>
 #include <new>
@@ -16,6 +17,7 @@
 
 #include "comm/call_report.h"
 #include "comm/device_stop.h"
+#include "comm/nic_places.h"
 #include "core/cpu_list.h"
 #include "core/log.h"
 #include "executor/cuda/cuda_error.h"
@@ -24,9 +26,9 @@
 #include "executor/cuda/kernel_table.h"
 #include "link/cuda/ipc_sharing.h"
 #include "transport/registry.h"
+#include "tune/hybrid_links.h"
 #include "tune/processors.h"
 
-#include "tune/hybrid_links.h"
 namespace ropewalk::comm {
 namespace {
 
@@ -112,8 +114,10 @@ Room narrowest(bootstrap::Bootstrap& bootstrap, int device, const BlockBounds& b
   return result;
 }
 
-// Where the thread runs that moves data between hosts.
-std::vector<int> progress_cpus(const Config& config, int device) {
+// Where the threads run that move data between hosts: near the GPU, and of these near the NICs that
+// its links take.
+std::vector<int> progress_cpus(const Config& config, int device, std::span<const int> nics,
+                               const transport::Transport& transport) {
   const std::string& text = config.text(Setting::kProgressCpus);
   if (text == "none") return {};
   if (text != "auto") {
@@ -123,14 +127,14 @@ std::vector<int> progress_cpus(const Config& config, int device) {
       throw Error(error.code(), "setting ROPEWALK_PROGRESS_CPUS: {}", error.what());
     }
   }
-  return cpus_near(device_bus_id(device));
+  std::vector<std::vector<int>> others = {usable_cpus()};
+  for (const int nic : nics) {
+    if (nic >= transport.num_devices()) continue;
+    const std::filesystem::path path = transport.properties(nic).pci_path;
+    if (!path.empty()) others.push_back(cpus_near(path.filename().string()));
+  }
+  return cpus_also_in(cpus_near(device_bus_id(device)), others);
 }
-
-// More ranks would take much pinned memory, two windows for each pair.
-constexpr int kMostHybridRanks = 4;
-constexpr double kLeastHybridShare = 0.03;
-// As a share of the rate that links through the host's memory have alone, in both directions.
-constexpr double kBesideOthers = 0.8;
 
 // As many as share out a core's copies, and leave most cores to the program and to other ranks.
 constexpr int kMostProgressThreads = 4;
@@ -144,9 +148,11 @@ bool wants_network_ll(const Config& config) {
 }
 
 link::DeviceNetwork::Options network_options(const Config& config, int device,
-                                             executor::Traffic* traffic) {
+                                             std::vector<int> nics, executor::Traffic* traffic) {
   link::DeviceNetwork::Options options;
-  options.cpus = progress_cpus(config, device);
+  options.cpus = [config, device, nics = std::move(nics)](const transport::Transport& transport) {
+    return progress_cpus(config, device, nics, transport);
+  };
   options.seals = config.flag(Setting::kNetEncrypt);
   options.traffic = traffic;
   options.has_ll = wants_network_ll(config);
@@ -249,6 +255,7 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
                                    peers_->access().any() && peers_->access().missing().empty()};
   if (tune::wants_hybrid_links(config.text(Setting::kHybrid), gpus)) {
     peers_->open_hybrid_windows(bootstrap, layouts, deadline_of(config));
+  }
   std::vector<bool> elsewhere;
   std::vector<bool> beyond;
   for (int r = 0; r < size_; ++r) {
@@ -259,9 +266,10 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
       bootstrap, std::make_unique<link::IpcSharing>(device_), std::move(elsewhere),
       direct_ != Direct::kOff, std::move(beyond));
   if (facts.num_hosts > 1 && (mapped_ == nullptr || !mapped_->windows().complete())) {
-    network_ = std::make_unique<link::DeviceNetwork>(bootstrap, rails,
-                                                     network_options(config, device_, traffic),
-                                                     [this](const Error&) { abort(); });
+    network_ = std::make_unique<link::DeviceNetwork>(
+        bootstrap, rails,
+        network_options(config, device_, nics_in_use(rails, rank_, facts.host_of_rank), traffic),
+        [this](const Error&) { abort(); });
   }
   links_ = std::make_unique<link::DeviceLinks>(*peers_, layouts, mapped_.get(), network_.get(),
                                                control_, *blocks_);

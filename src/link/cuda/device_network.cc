@@ -58,13 +58,14 @@ DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap, const Rails& rails
     };
     std::unique_ptr<transport::Transport> transport = options.make_transport();
     name_ = transport->name();
+    std::vector<int> cpus = options.cpus(*transport);
     auto links =
         std::make_unique<NetworkLinks>(bootstrap, std::move(transport), std::move(of_links));
     links->spread(rails, kChannels);
     if (options.seals) links->seal();
     if (options.traffic != nullptr) links->count_in(*options.traffic);
     ProgressThread::Policy policy;
-    policy.cpus = options.cpus;
+    policy.cpus = std::move(cpus);
     threads_.push_back(
         std::make_unique<ProgressThread>(std::move(links), std::move(policy), on_error));
   }

@@ -34,7 +34,8 @@ class DeviceNetwork {
     bool has_ll = false;                   ///< links also have the protocol ll
     executor::Traffic* traffic = nullptr;  ///< counts what links send; null: not counted
     int threads = 1;                       ///< for long data, at least 1; may differ between ranks
-    std::vector<int> cpus = {};            ///< for the threads; empty: any
+    /// For the threads, as the transport's devices are placed; empty: any.
+    std::function<std::vector<int>(const transport::Transport&)> cpus;
   };
 
   /// `bootstrap` outlives this.
