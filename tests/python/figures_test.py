@@ -354,6 +354,17 @@ def test_joining() -> None:
         assert same(shown, float(line.split()[-2])), begins  # the median
 
 
+def test_joining_an_emulated_machine() -> None:
+    best, median = sentence(
+        "README.md",
+        r"1,024 ranks of an emulated machine, threads of one process, join in ([\d.]+) s at best, "
+        r"with a median of ([\d.]+) s",
+    )
+    lines = kept("join-emulated.txt").splitlines()
+    (line,) = (line for line in lines if line.startswith("1024 ranks of an emulated machine"))
+    assert same(best, float(line.split()[-3])) and same(median, float(line.split()[-2]))
+
+
 # ---- emulated
 
 WORKS = "benchmarks/works/README.md"
