@@ -1,6 +1,5 @@
 // A DGX-1's GPUs whose pairs without NVLink have no access to each other's memory: what the tuner
-// takes from plans avoids these pairs, and blocks (host threads) run it right over links that exist
-// for the other pairs alone.
+// takes from plans has no step between such a pair, and blocks (host threads) run it right.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -714,7 +714,7 @@ TEST_P(Contract, RandomTagsMatchByDefinition) {
     std::vector<Bytes> out;
     for (std::size_t i = 0; i < kMessages; ++i) {
       const std::size_t bytes = random() % 3 == 0 ? random() % kRoom : random() % 200;
-      out.push_back(numbered(bytes, seed * 1000 + i));
+      out.push_back(numbered(bytes, std::uint64_t{seed} * 1000 + i));
       sends_of[send_tags[i]].push_back(i);
     }
     std::vector<Bytes> in(kMessages, Bytes(kRoom));
