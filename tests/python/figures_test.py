@@ -272,8 +272,9 @@ def test_points_by_processor() -> None:
 def test_crowded_cores_and_in_place() -> None:
     limit, some, all_, worst, least, most = sentence(
         "README.md",
-        r"take at most ([\d.]+\d) of its time at (\d+) of (\d+) points and at most ([\d.]+\d) at all, "
-        r"and all-reduces of 64 KiB to 16 MiB of two ranks ([\d.]+\d) to ([\d.]+\d)\.",
+        r"take at most ([\d.]+\d) of its time at (\d+) of (\d+) points "
+        r"and at most ([\d.]+\d) at all, and all-reduces of 64 KiB to 16 MiB of two ranks "
+        r"([\d.]+\d) to ([\d.]+\d)\.",
     )
     file = "peers-crowded-xeon.txt"
     four = [ratio for _, ratio in ratios(file, "4 ranks")]
@@ -284,7 +285,8 @@ def test_crowded_cores_and_in_place() -> None:
     assert same(most, max(two))
     some, all_, limit, least, most = sentence(
         "README.md",
-        r"(\d+) of (\d+) points take at most ([\d.]+\d), all-reduces ([\d.]+\d) to ([\d.]+\d); over 1.1",
+        r"(\d+) of (\d+) points take at most ([\d.]+\d), "
+        r"all-reduces ([\d.]+\d) to ([\d.]+\d); over 1.1",
     )
     file = "peers-inplace-xeon.txt"
     assert (some, all_) == (at_most(file, float(limit)), str(len(ratios(file))))

@@ -58,9 +58,9 @@ class TestStream {
   explicit TestStream(transport::window::Gpu& gpu) : gpu_(gpu) {
     const transport::window::CurrentContext current(gpu.cuda(), gpu.context());
     gpu.cuda().check(gpu.cuda().stream_create(&stream_, transport::window::kCuStreamNonBlocking, 0),
-                     "stream");
+                     "cuStreamCreate");
   }
-  ~TestStream() { gpu_.cuda().warn(gpu_.cuda().stream_destroy(stream_), "stream"); }
+  ~TestStream() { gpu_.cuda().warn(gpu_.cuda().stream_destroy(stream_), "cuStreamDestroy"); }
   TestStream(const TestStream&) = delete;
   TestStream& operator=(const TestStream&) = delete;
   [[nodiscard]] transport::window::CuStream get() const noexcept { return stream_; }
