@@ -103,6 +103,49 @@ TEST_P(DeviceFunctions, ATeamPutsSignalsAndWaits) {
   });
 }
 
+// One of its threads is late after each barrier.
+class LateTeam : public Team {
+ public:
+  using Team::Team;
+  void sync() const {
+    Team::sync();
+    if (rank() == kLanes - 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+};
+
+TEST_P(DeviceFunctions, AGetSeesWhatAnyOfItsThreadsPut) {
+  with_ranks(2, [](Rank& rank) {
+    constexpr std::size_t kBytes = 10'001;
+    constexpr std::size_t kShift = 16;  // so that each reads what another one stored
+    rwMessageWindow_t window = nullptr;
+    check(rwWindowCreate(rank.comm, kBytes, 1, &window));
+    rwDeviceWindow device;
+    check(rwWindowDevice(window, &device));
+    Team::Shared shared;
+    std::vector<std::vector<unsigned char>> back(5, std::vector<unsigned char>(kBytes - kShift));
+    std::vector<std::thread> lanes;
+    for (unsigned lane = 0; lane < kLanes; ++lane) {
+      lanes.emplace_back([&, lane] {
+        using namespace ropewalk::device;  // NOLINT: as a kernel is written
+        const LateTeam team(shared, lane);
+        for (std::size_t turn = 0; turn < back.size(); ++turn) {
+          const auto source = pattern(kBytes, rank.rank, static_cast<int>(turn));
+          EXPECT_EQ(put(team, device, 1 - rank.rank, 0, source.data(), kBytes), Status::kDone);
+          EXPECT_EQ(get(team, device, 1 - rank.rank, kShift, back[turn].data(), kBytes - kShift),
+                    Status::kDone);
+          EXPECT_EQ(flush(team, device), Status::kDone);
+        }
+      });
+    }
+    for (std::thread& lane : lanes) lane.join();
+    for (std::size_t turn = 0; turn < back.size(); ++turn) {
+      const auto source = pattern(kBytes, rank.rank, static_cast<int>(turn));
+      EXPECT_TRUE(std::ranges::equal(back[turn], std::span(source).subspan(kShift))) << turn;
+    }
+    check(rwWindowFree(window));
+  });
+}
+
 // Kernels go on from what calls had counted, and the two meet.
 TEST_P(DeviceFunctions, KernelsAndCallsMeet) {
   with_ranks(2, [](Rank& rank) {
