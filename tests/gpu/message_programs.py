@@ -182,6 +182,7 @@ class Runner:
         self._programs = Programs(seed, self._ranks, place.lanes)
         self._order = random.Random(seed * 64 + self._rank)
         self._batch = self._window.batch()
+        self._in_graph = self._window.batch()  # stays as long as the graph
         self._graph: Optional[Callable[[], None]] = None
         self._handles: list[Any] = []
 
@@ -247,9 +248,8 @@ class Runner:
         if "graph" in mine:
             # As single calls, or a batch in the graph.
             if self._order.randrange(2) and all(step.kind != "get" for step in mine["graph"]):
-                prepared = self._window.batch()
-                self._fill(prepared, "graph", mine["graph"])
-                self._graph = self._place.capture(lambda: self._launch("graph", prepared))
+                self._fill(self._in_graph, "graph", mine["graph"])
+                self._graph = self._place.capture(lambda: self._launch("graph", self._in_graph))
             else:
                 self._graph = self._place.capture(lambda: self._call_all("graph", mine["graph"]))
 
