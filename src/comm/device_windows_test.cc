@@ -704,11 +704,12 @@ TEST_P(DeviceWindows, ARankThatLeftIsNamedAndStreamsGoOn) {
   for (int r = 0; r < 3; ++r) {
     threads.emplace_back([&, r] {
       const std::unique_ptr<Communicator> comm = Communicator::join(id, r, 3, runtime_);
-      DeviceEnd end(*comm, GetParam(), 100);
+      DeviceEnd end(*comm, GetParam(), 200);
       const Buffer source(end.gpu(), pattern(100, r, 1));
       Batch batch;
       if (r != 2) {
-        comm->add(batch, end.put(2, 0, source.data(), 100));
+        comm->add(batch,
+                  end.put(2, std::size_t{100} * static_cast<std::size_t>(r), source.data(), 100));
         comm->add(batch, end.signal(2));
         end.enqueue(batch);
         EXPECT_TRUE(end.stream().wait());

@@ -79,7 +79,9 @@ Connection::Connection(std::shared_ptr<Endpoint> endpoint, SideChannel side, std
       verify_(verify),
       seed_(random_value<std::uint64_t>()),
       linger_(linger),
-      proof_(random_value<std::uint32_t>()) {
+      proof_(random_value<std::uint32_t>()) {}
+
+void Connection::enter() {
   {
     const Lock lock(fabric_.mutex);
     number_ = fabric_.add(*this);

@@ -114,6 +114,11 @@ class Connection : public Member {
     std::size_t announced = 1;                                       // receives
   };
 
+  /// From here on messages may come, also by other threads: the last that a constructor does.
+  void enter();
+  /// From here on none come: the last that a destructor does.
+  void leave() RW_REQUIRES(fabric_.mutex) { fabric_.remove(number_); }
+
   /// Memory of that kind; host memory needs to be registered if `host` says so.
   /// @throws Error kInvalidArgument, kSystem
   std::unique_ptr<Registration> register_kind(void* data, std::size_t bytes, MemoryKind kind,

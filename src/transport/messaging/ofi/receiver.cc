@@ -39,6 +39,7 @@ Receiver::Receiver(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::st
                    Verify verify, tcp::Linger& linger)
     : Connection(std::move(endpoint), std::move(side), std::move(peer), verify, linger) {
   next_[kPatternTag] = kPatternBytes.size();
+  enter();
 }
 
 Receiver::~Receiver() {
@@ -51,6 +52,7 @@ Receiver::~Receiver() {
   trials_.reset();
   if (!failed() && greeted()) flush_controls();
   side_.send(Note::kEnd, "");
+  leave();
 }
 
 bool Receiver::ready() {

@@ -155,6 +155,7 @@ Sender::Sender(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::string
   copied_.finished = [](Operation& ended, const std::string& error) {
     static_cast<Sender*>(ended.owner)->copy_ended(error);
   };
+  enter();
 }
 
 Sender::~Sender() {
@@ -172,6 +173,7 @@ Sender::~Sender() {
   }
   fabric_.forget(copied_);
   side_.send(Note::kEnd, std::as_bytes(std::span(&messages_, 1)));
+  leave();
 }
 
 bool Sender::ready() {
