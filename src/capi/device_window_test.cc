@@ -298,8 +298,12 @@ struct Answers {
     ++(status == Status::kDone ? done : refused);
   }
   void expect(Told told) const {
-    if (told == Told::kAll) EXPECT_EQ(done, 0);
-    if (told != Told::kPerhapsNobody) EXPECT_GT(refused, 0);
+    if (told == Told::kAll) {
+      EXPECT_EQ(done, 0);
+    }
+    if (told != Told::kPerhapsNobody) {
+      EXPECT_GT(refused, 0);
+    }
   }
 };
 
@@ -395,8 +399,11 @@ TEST_P(DeviceFunctions, ABatchThatWouldOverflowIsRefused) {
           const auto launch = [&](bool fits) {
             Answers answers;
             with_team([&](const Team& team) { answers.add(ropewalk::device::launch(team, list)); });
-            if (fits) EXPECT_EQ(answers.refused, 0);
-            if (!fits) answers.expect(GetParam() == "memory" ? Told::kSome : Told::kPerhapsNobody);
+            if (fits) {
+              EXPECT_EQ(answers.refused, 0);
+            } else {
+              answers.expect(GetParam() == "memory" ? Told::kSome : Told::kPerhapsNobody);
+            }
           };
           if (rank.rank == 0) {
             launch(true);
