@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/testing/networks.h"
 #include "comm/testing/ranks.h"
 #include "core/error.h"
 #include "core/testing/pattern.h"

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/testing/networks.h"
 #include "comm/testing/ranks.h"
 #include "comm/testing/windows.h"
 #include "message/messenger.h"
