@@ -185,7 +185,7 @@ rw_label_tests("slow;thorough" transport_test
 rw_label_tests(slow comm_test "StreamHandshake.OfMoreRanksThanABatchHasOperations"
   "2 to 16 s without a sanitizer, over two minutes with one: its threads outnumber two cores by a hundred; fewer ranks run")
 rw_label_tests("thorough" comm_test "Over/MixedBlocks.*( |$)"
-  "10,000 calls under faults take two cores two minutes; NetworkBlocks and MappedBlocks run")
+  "4,000 calls under faults take two cores a minute; NetworkBlocks and MappedBlocks run")
 # Windows over each transport: random programs over all of them.
 rw_label_tests("slow;thorough" comm_test
   "Kinds/(WindowContract|DeviceWindows)\\.[^R].*/(registered_)?over_(auto|ofi|psm2|rails|sisci|tcp_encrypted)( |$)"
