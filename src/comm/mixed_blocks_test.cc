@@ -7,25 +7,20 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "bootstrap/test_support.h"
 #include "comm/testing/block_launch.h"
-#include "core/settings.h"
+#include "comm/testing/block_network.h"
 #include "core/testing/share.h"
 #include "executor/block/testing/case.h"
-#include "link/network_links.h"
-#include "link/progress_thread.h"
 #include "schedule/compile.h"
 #include "schedule/layout.h"
-#include "transport/registry.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -35,9 +30,6 @@ using executor::Protocol;
 using executor::StopReason;
 using executor::testing::Case;
 using MemoryLinks = executor::testing::Machine;
-using link::NetworkLinks;
-using link::ProgressThread;
-using TestClock = std::chrono::steady_clock;
 
 constexpr int kRanks = 4;
 constexpr int kChannels = 2;
@@ -60,61 +52,34 @@ class Member final : public testing::BlockHost {
   Member(bootstrap::Bootstrap& bootstrap, MemoryLinks& memory, Control& control,
          const MixedKind& kind, const std::string& faults)
       : rank_(bootstrap.rank()),
-        flagged_(kind.protocol == Protocol::kLl),
         control_(control),
         memory_ends_(memory, rank_),
-        network_board_(std::size_t{kRanks} * executor::kBoardTags) {
+        network_(bootstrap, kind.transport, kind.protocol == Protocol::kLl,
+                 shape_of(Protocol::kSimple), faults, control) {
     executor::LaunchLinks lent;
     lent.rank = static_cast<std::uint32_t>(rank_);
     memory.lend_boards(lent);
     board_ = lent.board;
     for (int r = 0; r < kRanks; ++r) boards_.push_back(on_this_host(r) ? lent.boards[r] : nullptr);
-    Config config = bootstrap::quiet_config();
-    if (!faults.empty()) config.set("FAULTY", faults, "test");
-    NetworkLinks::Options options;
-    options.shape = shape_of(Protocol::kSimple);
-    options.tag = 1;
-    options.by_blocks = true;
-    options.flagged = flagged_;
-    options.tags = {&tag_, network_board_.data()};
-    auto links = std::make_unique<NetworkLinks>(
-        bootstrap, transport::make_transport(kind.transport, config), std::move(options));
-    thread_ = std::make_unique<ProgressThread>(
-        std::move(links), ProgressThread::Policy(),
-        [this](const Error&) { std::atomic_ref(control_.abort).store(1); });
   }
   executor::SendEnd send_end(int channel, int peer) override {
-    if (on_this_host(peer)) return memory_ends_.send_end(channel, peer);
-    executor::SendEnd end =
-        thread_->with_links([&](NetworkLinks& links) { return links.sender(channel, peer).end(); });
-    end.kept = &sent_[{channel, peer}];
-    return end;
+    return on_this_host(peer) ? memory_ends_.send_end(channel, peer)
+                              : network_.send_end(channel, peer);
   }
   executor::ReceiveEnd receive_end(int channel, int peer) override {
-    if (on_this_host(peer)) return memory_ends_.receive_end(channel, peer);
-    executor::ReceiveEnd end = thread_->with_links(
-        [&](NetworkLinks& links) { return links.receiver(channel, peer).end(); });
-    end.kept = &received_[{channel, peer}];
-    return end;
+    return on_this_host(peer) ? memory_ends_.receive_end(channel, peer)
+                              : network_.receive_end(channel, peer);
   }
   Control& control() override { return control_; }
   void lend_tags(executor::LaunchLinks& links) override {
     links.board = board_;
     links.boards = boards_.data();
-    if (!flagged_) return;
-    links.network_tag = &tag_;
-    links.network_board = network_board_.data();
+    network_.lend_tags(links);
   }
   bool aborted() { return std::atomic_ref(control_.abort).load() != 0; }
-  std::optional<Error> failure() { return thread_->failure(); }
-  void drain() {
-    const auto until = TestClock::now() + std::chrono::seconds(30);
-    while (!failure().has_value() && TestClock::now() < until &&
-           !thread_->with_links([](NetworkLinks& links) { return links.drained(); })) {
-      std::this_thread::yield();
-    }
-  }
-  void close() { thread_.reset(); }
+  std::optional<Error> failure() { return network_.thread().failure(); }
+  void drain() { (void)network_.drain(); }
+  void close() { network_.close(); }
 
  private:
   [[nodiscard]] bool on_this_host(int peer) const {
@@ -123,16 +88,11 @@ class Member final : public testing::BlockHost {
   }
 
   int rank_;
-  bool flagged_;
   Control& control_;
   MemoryLinks::Ends memory_ends_;
   const executor::CallTag* board_ = nullptr;
   std::vector<executor::CallTag*> boards_;
-  alignas(16) executor::CallTag tag_;
-  std::vector<executor::CallTag> network_board_;
-  std::map<std::pair<int, int>, executor::SendCounters> sent_;
-  std::map<std::pair<int, int>, executor::ReceiveCounters> received_;
-  std::unique_ptr<ProgressThread> thread_;
+  testing::BlockNetwork network_;
 };
 
 // Calls of one communicator, which ends with the first that fails.

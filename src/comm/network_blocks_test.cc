@@ -3,25 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <future>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "bootstrap/test_support.h"
 #include "comm/testing/block_launch.h"
-#include "core/settings.h"
+#include "comm/testing/block_network.h"
 #include "executor/block/testing/case.h"
 #include "link/network_links.h"
 #include "link/progress_thread.h"
 #include "schedule/compile.h"
-#include "transport/registry.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -37,9 +33,6 @@ using TestClock = std::chrono::steady_clock;
 
 constexpr executor::FifoShape kShape{4, 4, 4096};
 
-// libfabric, which the tests over `ofi` load, reads it before libpsm2 does.
-[[maybe_unused]] const int kSysfsOfPsm2 = setenv("HFI_SYSFS_PATH", "/sys/class", 0);
-
 // What links are made of.
 struct BlockKind {
   const char* transport;
@@ -52,65 +45,30 @@ struct BlockKind {
 class Host final : public testing::BlockHost {
  public:
   Host(bootstrap::Bootstrap& bootstrap, const BlockKind& kind, const std::string& faults = "")
-      : flagged_(kind.protocol == Protocol::kLl),
-        board_(static_cast<std::size_t>(bootstrap.size()) * executor::kBoardTags),
-        unused_board_(board_.size()) {
-    Config config = bootstrap::quiet_config();
-    if (!faults.empty()) config.set("FAULTY", faults, "test");
-    config.set("RAILS", "tcp,shm", "test");
-    config.set("PSM2_DEVICE", "shm", "test");
-    NetworkLinks::Options options;
-    options.shape = kShape;
-    options.tag = 1;
-    options.by_blocks = true;
-    options.flagged = kind.protocol == Protocol::kLl;
-    options.tags = {&tag_, board_.data()};
-    auto links = std::make_unique<NetworkLinks>(
-        bootstrap, transport::make_transport(kind.transport, config), std::move(options));
-    thread_ = std::make_unique<ProgressThread>(
-        std::move(links), ProgressThread::Policy(),
-        [this](const Error&) { std::atomic_ref(control_.abort).store(1); });
-  }
+      : unused_board_(static_cast<std::size_t>(bootstrap.size()) * executor::kBoardTags),
+        network_(bootstrap, kind.transport, kind.protocol == Protocol::kLl, kShape, faults,
+                 control_) {}
   executor::SendEnd send_end(int channel, int peer) override {
-    executor::SendEnd end =
-        thread_->with_links([&](NetworkLinks& links) { return links.sender(channel, peer).end(); });
-    end.kept = &sent_[{channel, peer}];
-    return end;
+    return network_.send_end(channel, peer);
   }
   executor::ReceiveEnd receive_end(int channel, int peer) override {
-    executor::ReceiveEnd end = thread_->with_links(
-        [&](NetworkLinks& links) { return links.receiver(channel, peer).end(); });
-    end.kept = &received_[{channel, peer}];
-    return end;
+    return network_.receive_end(channel, peer);
   }
-  ProgressThread& thread() { return *thread_; }
+  ProgressThread& thread() { return network_.thread(); }
   Control& control() override { return control_; }
   // The links' thread may say so at any time.
   bool aborted() { return std::atomic_ref(control_.abort).load() != 0; }
   // Hosts share no boards: tags come beside the data, of ll.
   void lend_tags(executor::LaunchLinks& links) override {
-    if (!flagged_) return;
-    links.network_tag = &tag_;
-    links.network_board = board_.data();
-    links.board = unused_board_.data();
+    if (network_.lend_tags(links)) links.board = unused_board_.data();
   }
-  void drain() {
-    while (!thread_->with_links([](NetworkLinks& links) { return links.drained(); })) {
-      ASSERT_FALSE(thread_->failure().has_value());
-      std::this_thread::yield();
-    }
-  }
-  void close() { thread_.reset(); }
+  void drain() { ASSERT_TRUE(network_.drain()); }
+  void close() { network_.close(); }
 
  private:
-  bool flagged_;
   Control control_;
-  alignas(16) executor::CallTag tag_;
-  std::vector<executor::CallTag> board_;
   std::vector<executor::CallTag> unused_board_;
-  std::map<std::pair<int, int>, executor::SendCounters> sent_;
-  std::map<std::pair<int, int>, executor::ReceiveCounters> received_;
-  std::unique_ptr<ProgressThread> thread_;
+  testing::BlockNetwork network_;
 };
 
 class NetworkBlocks : public ::testing::TestWithParam<BlockKind> {};
@@ -355,9 +313,9 @@ TEST_P(NetworkBlocks, EndAtTheLimitWhenAChunkIsLost) {
 
 std::vector<BlockKind> block_kinds() {
   std::vector<BlockKind> kinds;
-  const std::vector<std::string_view> compiled = transport::compiled_providers();
   for (const char* transport : {"tcp", "shm", "ofi", "rails", "psm2"}) {
-    if (std::ranges::find(compiled, transport) == compiled.end()) continue;
+    const auto& there = testing::networks();
+    if (std::ranges::find(there, transport, &testing::Network::name) == there.end()) continue;
     for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl}) {
       kinds.push_back({transport, protocol});
     }
