@@ -239,11 +239,13 @@ TEST_P(MixedBlocks, ManyCallsUnderFaultsAreRightOrEndWithAnError) {
   std::size_t calls = 0;
   int failed = 0;
   int stalled = 0;
-  // A share of the calls goes on until one has ended with an error.
-  constexpr std::uint64_t kMostEpisodes = 100;
-  const auto goes_on = [&] { return calls < wanted || failed + stalled == 0; };
-  for (std::uint64_t seed = 1; goes_on() && seed <= kMostEpisodes; ++seed) {
-    const Episode episode = Drawn(seed, GetParam().protocol).episode();
+  for (std::uint64_t seed = 1; calls < wanted; ++seed) {
+    Episode episode = Drawn(seed, GetParam().protocol).episode();
+    // Few calls might all be right: of a share the first ones are not.
+    if (seed == 1 && ropewalk::testing::share() > 1) {
+      episode.may_fail = true;
+      episode.faults = "fail=0.05,seed=1";
+    }
     SCOPED_TRACE(fmt::format("seed {}, faults \"{}\"", seed, episode.faults));
     MemoryLinks memory(kRanks, kChannels, GetParam().protocol, shape_of(GetParam().protocol));
     std::array<Control, kRanks> controls{};
