@@ -28,10 +28,32 @@ CallAgreement::CallAgreement(bootstrap::Bootstrap& bootstrap) : bootstrap_(boots
 
 CallAgreement::~CallAgreement() { bootstrap_.on_message(kTag, nullptr); }
 
+CallAgreement::Message CallAgreement::message_of(Kind kind, const AgreementSubject& subject,
+                                                 std::uint64_t value) {
+  Message message;
+  message.kind = kind;
+  message.on_device = subject.on_device ? 1 : 0;
+  message.collective = static_cast<std::uint32_t>(subject.collective);
+  message.root = subject.root;
+  message.proposal = subject.proposal;
+  message.value = value;
+  return message;
+}
+
 void CallAgreement::ready(const AgreementSubject& subject, std::uint64_t digest) {
+  RW_ASSERT(subject.proposal == 0);
   const Lock lock(mutex_);
-  send(0, {Kind::kReady, subject.on_device ? 1U : 0U,
-           static_cast<std::uint32_t>(subject.collective), subject.root, digest});
+  send(0, message_of(Kind::kReady, subject, digest));
+}
+
+AgreementSubject CallAgreement::propose(bool on_device, std::uint64_t value) {
+  RW_ASSERT(bootstrap_.rank() == 0);
+  const Lock lock(mutex_);
+  AgreementSubject subject;
+  subject.on_device = on_device;
+  subject.proposal = ++last_proposal_;
+  if (!some_left_) send_all(message_of(Kind::kAsk, subject, value));
+  return subject;
 }
 
 std::uint64_t CallAgreement::pass(std::uint64_t number, const std::function<void()>& check) {
@@ -62,12 +84,13 @@ std::uint64_t CallAgreement::pass(std::uint64_t number, const std::function<void
   return stop;
 }
 
-std::vector<AgreementSubject> CallAgreement::take(bool on_device, std::uint64_t number) {
+std::vector<CallAgreement::Begun> CallAgreement::take(bool on_device, std::uint64_t number) {
   const Lock lock(mutex_);
-  std::vector<AgreementSubject> due;
+  std::vector<Begun> due;
   for (const auto& [subject, first] : first_) {
     if (subject.on_device == on_device && first <= number && taken_.insert(subject).second) {
-      due.push_back(subject);
+      const auto value = values_.find(subject);
+      due.push_back({subject, value == values_.end() ? 0 : value->second});
     }
   }
   update_next();
@@ -84,7 +107,9 @@ void CallAgreement::leave() noexcept {
   const Lock lock(mutex_);
   if (leaving_) return;
   try {
-    send(0, {Kind::kLeaving});
+    Message message;
+    message.kind = Kind::kLeaving;
+    send(0, message);
   } catch (const std::exception&) {
     // Rank 0 has left: it answered all that it had asked before.
   }
@@ -103,12 +128,14 @@ void CallAgreement::on_message(int peer, std::span<const std::byte> bytes) noexc
 
 void CallAgreement::handle(int peer, const Message& message) {
   const AgreementSubject subject{message.on_device != 0,
-                                 static_cast<Collective>(message.collective), message.root};
+                                 static_cast<Collective>(message.collective), message.root,
+                                 message.proposal};
   switch (message.kind) {
     case Kind::kReady: on_ready(peer, subject, message.value); return;
     case Kind::kAsk:
       asked_.insert(subject);
-      send(0, {Kind::kLimit, message.on_device, message.collective, message.root, limit_});
+      if (subject.proposal != 0) values_[subject] = message.value;
+      send(0, message_of(Kind::kLimit, subject, limit_));
       return;
     case Kind::kLimit: on_limit(peer, subject, message.value); return;
     case Kind::kFrom: on_from(subject, message.value); return;
@@ -154,8 +181,7 @@ void CallAgreement::on_ready(int peer, const AgreementSubject& subject, std::uin
     }
     decide(subject, vote, kNever);
   } else if (vote.digests.size() == static_cast<std::size_t>(bootstrap_.size()) && !vote.decided) {
-    send_all({Kind::kAsk, subject.on_device ? 1U : 0U,
-              static_cast<std::uint32_t>(subject.collective), subject.root, 0});
+    send_all(message_of(Kind::kAsk, subject, 0));
   }
 }
 
@@ -171,8 +197,7 @@ void CallAgreement::on_limit(int peer, const AgreementSubject& subject, std::uin
 void CallAgreement::decide(const AgreementSubject& subject, Vote& vote, std::uint64_t number) {
   if (vote.decided) return;
   vote.decided = true;
-  send_all({Kind::kFrom, subject.on_device ? 1U : 0U,
-            static_cast<std::uint32_t>(subject.collective), subject.root, number});
+  send_all(message_of(Kind::kFrom, subject, number));
 }
 
 // ---- every rank -------------------------------------------------------------------------

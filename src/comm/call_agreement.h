@@ -9,7 +9,8 @@
 // Limits lie a fraction of a millisecond ahead, whatever the calls take.
 //
 //   rank r -> 0: READY(subject, digest)       r has what is new, with this digest; 0: r will not
-//   0 -> all:    ASK(subject)                 all are ready, with equal digests
+//   0 -> all:    ASK(subject, value)          all are ready, with equal digests; or rank 0 proposes
+//                                             a value, for which no other rank needs to be ready
 //   rank r -> 0: LIMIT(subject, number)
 //   0 -> all:    FROM(subject, number)        kNever where digests differ, or a rank will not
 //   rank r -> 0: LEAVING                      r makes no more calls
@@ -35,11 +36,12 @@
 
 namespace ropewalk::comm {
 
-/// What an agreement is about: the plans for an operation.
+/// What an agreement is about: the plans for an operation, or a value that rank 0 proposes.
 struct AgreementSubject {
   bool on_device = false;  ///< calls on the memory of GPUs; else of hosts
   Collective collective = Collective::kAllReduce;
-  int root = 0;  ///< 0 for collectives without one
+  int root = 0;                ///< 0 for collectives without one
+  std::uint32_t proposal = 0;  ///< its number, from 1, and the two above say nothing; 0: plans
   friend auto operator<=>(const AgreementSubject&, const AgreementSubject&) = default;
 };
 
@@ -56,8 +58,20 @@ class CallAgreement {
   CallAgreement(const CallAgreement&) = delete;
   CallAgreement& operator=(const CallAgreement&) = delete;
 
+  /// What begins with a call.
+  struct Begun {
+    AgreementSubject subject;
+    std::uint64_t value = 0;  ///< of a proposal
+  };
+
   /// This rank can begin with `subject`, and has it with `digest`; 0 when it never will.
+  /// @pre it is no proposal
   void ready(const AgreementSubject& subject, std::uint64_t digest);
+
+  /// All ranks begin with `value` at the same call, unless one leaves before.
+  /// @pre this is rank 0, and what it proposed before has begun here
+  /// @return the proposal's subject
+  AgreementSubject propose(bool on_device, std::uint64_t value);
 
   /// Before call `number` (from 1) is made: waits while the others fix a number that this call may
   /// be beyond, and meanwhile calls `check`, which may throw, about every millisecond.
@@ -68,8 +82,9 @@ class CallAgreement {
   [[nodiscard]] std::uint64_t next(bool on_device) const noexcept {
     return next_[on_device ? 1 : 0].load(std::memory_order_relaxed);
   }
-  /// All that begins with call `number` or has begun before, once. @pre pass() was for `number`
-  std::vector<AgreementSubject> take(bool on_device, std::uint64_t number);
+  /// All that begins with call `number` or has begun before, once; proposals in the order in which
+  /// they were made. @pre pass() was for `number`
+  std::vector<Begun> take(bool on_device, std::uint64_t number);
   /// The first call of the subject; kNever when none is fixed.
   [[nodiscard]] std::uint64_t first_call(const AgreementSubject& subject) const;
 
@@ -83,8 +98,11 @@ class CallAgreement {
     std::uint32_t on_device = 0;
     std::uint32_t collective = 0;
     std::int32_t root = 0;
+    std::uint32_t proposal = 0;
+    std::uint32_t unused = 0;
     std::uint64_t value = 0;
   };
+  static Message message_of(Kind kind, const AgreementSubject& subject, std::uint64_t value);
   // Of rank 0, about one subject.
   struct Vote {
     std::map<int, std::uint64_t> digests;  // by rank
@@ -117,9 +135,11 @@ class CallAgreement {
   std::uint64_t block_ RW_GUARDED_BY(mutex_) = 1;  // calls that the limit is raised by
   Clock::time_point raised_ RW_GUARDED_BY(mutex_);
   std::set<AgreementSubject> asked_ RW_GUARDED_BY(mutex_);  // the limit stays while there is any
+  std::map<AgreementSubject, std::uint64_t> values_ RW_GUARDED_BY(mutex_);  // of proposals
   std::map<AgreementSubject, std::uint64_t> first_ RW_GUARDED_BY(mutex_);
   std::set<AgreementSubject> taken_ RW_GUARDED_BY(mutex_);  // of first_
   // Of rank 0.
+  std::uint32_t last_proposal_ RW_GUARDED_BY(mutex_) = 0;
   std::map<AgreementSubject, Vote> votes_ RW_GUARDED_BY(mutex_);
   bool some_left_ RW_GUARDED_BY(mutex_) = false;
 };

@@ -58,15 +58,17 @@ class Caller {
     if (number_ >= stop_) stop_ = agreement_.pass(number_, check);
     for (const bool on_device : {false, true}) {
       if (number_ < agreement_.next(on_device)) continue;
-      for (const AgreementSubject& subject : agreement_.take(on_device, number_)) {
+      for (const auto& [subject, value] : agreement_.take(on_device, number_)) {
         EXPECT_EQ(subject.on_device, on_device);
         began[subject] = number_;
+        if (subject.proposal != 0) values.push_back(value);
       }
     }
   }
   [[nodiscard]] std::uint64_t number() const { return number_; }
 
   std::map<AgreementSubject, std::uint64_t> began;
+  std::vector<std::uint64_t> values;  // of proposals
   std::function<void()> check = [end =
                                      std::chrono::steady_clock::now() + std::chrono::seconds(50)] {
     if (std::chrono::steady_clock::now() > end) throw Error(Errc::kTimeout, "no answer");
@@ -125,6 +127,53 @@ TEST(CallAgreement, RanksOfAllSpeedsBeginAtTheSameCall) {
   for (int rank = 1; rank < kRanks; ++rank) {
     EXPECT_EQ(began[static_cast<std::size_t>(rank)], began[0]) << rank;
   }
+}
+
+// Rank 0 alone has what others are to begin with.
+TEST(CallAgreement, AProposedValueIsEveryRanksFromTheSameCallOn) {
+  constexpr int kRanks = 3;
+  constexpr std::uint64_t kProposals = 5;
+  std::vector<std::map<AgreementSubject, std::uint64_t>> began(kRanks);
+  std::atomic<int> done{0};
+  with_agreements(kRanks, [&](int rank, CallAgreement& agreement, bootstrap::Bootstrap&) {
+    Caller caller(agreement);
+    AgreementSubject last;
+    while (done < kRanks) {
+      caller.call();
+      std::this_thread::sleep_for(microseconds(10 + 20 * rank));
+      const std::size_t proposed = caller.values.size();
+      // The next one once the last has begun here.
+      if (rank == 0 && proposed < kProposals && last.proposal == proposed) {
+        last = agreement.propose(true, 100 + proposed);
+      }
+      if (proposed == kProposals && began[static_cast<std::size_t>(rank)].empty()) {
+        began[static_cast<std::size_t>(rank)] = caller.began;
+        ++done;
+      }
+    }
+    EXPECT_EQ(caller.values, (std::vector<std::uint64_t>{100, 101, 102, 103, 104}));
+  });
+  EXPECT_EQ(began[0].size(), kProposals);
+  EXPECT_EQ(began[1], began[0]);
+  EXPECT_EQ(began[2], began[0]);
+}
+
+TEST(CallAgreement, NothingIsProposedOnceARankHasLeft) {
+  std::atomic<bool> left{false};
+  with_agreements(2, [&](int rank, CallAgreement& agreement, bootstrap::Bootstrap&) {
+    if (rank == 1) {
+      agreement.leave();
+      left = true;
+      return;
+    }
+    while (!left) std::this_thread::sleep_for(milliseconds(1));
+    std::this_thread::sleep_for(milliseconds(50));
+    const AgreementSubject subject = agreement.propose(true, 1);
+    Caller caller(agreement);
+    for (int i = 0; i < 1000; ++i) caller.call();
+    EXPECT_EQ(agreement.first_call(subject), kNever);
+    EXPECT_TRUE(caller.values.empty());
+  });
 }
 
 // One thread may make all calls of one rank before those of another.

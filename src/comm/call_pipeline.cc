@@ -22,13 +22,37 @@ void CallPipeline::plan_in_background(CallAgreement& agreement, bool on_device) 
 }
 
 void CallPipeline::begin_new(std::uint64_t number) {
-  for (const AgreementSubject& subject : agreement_->take(on_device_, number)) {
+  for (const auto& [subject, value] : agreement_->take(on_device_, number)) {
+    if (subject.proposal != 0) {
+      begin_scale(tune::HybridScale::unpacked(value), number);
+      continue;
+    }
     tuner_.adopt(subject.collective, subject.root);
     log::info(log::kTuning,
               "rank {}: plans for {} from root {} that took long are in use from call {} on", rank_,
               name(subject.collective), subject.root, agreement_->first_call(subject));
   }
   forget_calls();
+}
+
+void CallPipeline::adapt_hybrid(CallAgreement& agreement, const tune::HybridLinks& links) {
+  agreement_ = &agreement;
+  on_device_ = true;
+  if (rank_ == 0) hybrid_.emplace(links);
+}
+
+void CallPipeline::measured(const tune::HybridTimes& times) {
+  const std::optional<tune::HybridScale> scale = hybrid_->measured(times);
+  if (scale.has_value()) agreement_->propose(true, scale->packed());
+}
+
+void CallPipeline::begin_scale(const tune::HybridScale& scale, std::uint64_t number) {
+  if (hybrid_.has_value()) hybrid_->begins(scale);
+  if (!tuner_.scale_hybrid(scale)) return;
+  log::info(log::kTuning,
+            "rank {}: the host's memory carries {:.3g} times what was measured first beside links "
+            "between GPUs{}: operations are split anew from call {} on",
+            rank_, scale.scale, scale.one_way ? ", in one direction" : "", number);
 }
 
 void CallPipeline::replace(std::unique_ptr<PreparedCall>& kept, const CollectiveCall& call) {

@@ -6,12 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "comm/call_agreement.h"
 #include "comm/collective_call.h"
 #include "comm/executor.h"
 #include "comm/served_sizes.h"
 #include "schedule/checked.h"
+#include "tune/hybrid_controller.h"
 #include "tune/tuner.h"
 
 namespace ropewalk::comm {
@@ -29,6 +31,14 @@ class CallPipeline {
   /// ranks agree on. Before the first get().
   /// @param agreement outlives it
   void plan_in_background(CallAgreement& agreement, bool on_device);
+  /// Shares of the host's links beside those between GPUs follow from what calls take, from the
+  /// call on that all ranks agree on (tune/hybrid_controller.h). Rank 0 measures. Once, on every
+  /// rank.
+  /// @param agreement outlives it
+  /// @param links     as the tuner has them
+  void adapt_hybrid(CallAgreement& agreement, const tune::HybridLinks& links);
+  /// What calls over both classes took, on rank 0. @pre adapt_hybrid() was called
+  void measured(const tune::HybridTimes& times);
 
   /// What call `number` of the communicator runs with; the numbers do not fall. The reference holds
   /// until the next call of a function of this class.
@@ -61,6 +71,7 @@ class CallPipeline {
   }
   // What all ranks begin with call `number`.
   void begin_new(std::uint64_t number);
+  void begin_scale(const tune::HybridScale& scale, std::uint64_t number);
   void replace(std::unique_ptr<PreparedCall>& kept, const CollectiveCall& call);
 
   tune::Tuner tuner_;
@@ -70,6 +81,7 @@ class CallPipeline {
   ServedSizesLog sizes_log_;
   CallAgreement* agreement_ = nullptr;
   bool on_device_ = false;
+  std::optional<tune::HybridController> hybrid_;  // of rank 0
   std::array<std::unique_ptr<PreparedCall>, kKept> kept_;
 };
 

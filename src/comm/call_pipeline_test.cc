@@ -189,5 +189,50 @@ TEST(CallPipelineOfADevice, BeginsWithPlansThatWereMadeInTheBackgroundAtTheAgree
   alone->leave();
 }
 
+// What calls over both classes of links took gives the next ones another share.
+TEST(CallPipelineOfADevice, SplitsOperationsAnewFromTheAgreedCallOn) {
+  Config config = Config::load();
+  config.set("TUNE", "0", "test");
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(config);
+  const auto alone =
+      bootstrap::Bootstrap::join(id, 0, 1, config, deadline_after(std::chrono::seconds(30)));
+  CallAgreement agreement(*alone);
+  schedule::CheckedSchedules schedules;
+  tune::DeviceLimits limits;
+  limits.channels = 64;
+  limits.slot_bytes = {512 << 10, 8192, 61440};
+  limits.hybrid_channels = 8;
+  limits.hybrid_slot_bytes = 128 << 10;
+  tune::DeviceConstants constants;
+  constants.hybrid_rate = 40e9;
+  constants.hybrid_one_way_rate = 50e9;
+  class Wide final : public Counting {
+    [[nodiscard]] int max_channels() const noexcept override { return 64; }
+  } executor;
+  tune::GroupFacts facts;
+  facts.num_ranks = facts.max_ranks_per_host = 2;
+  facts.hybrid = tune::hybrid_links(constants, limits.hybrid_channels, limits.hybrid_slot_bytes);
+  CallPipeline calls(tune::device_tuner(config, facts, limits, constants, schedules), executor, 0,
+                     2);
+  calls.adapt_hybrid(agreement, facts.hybrid);
+  CollectiveCall call;
+  call.count = std::size_t{64} << 20;
+  std::uint64_t number = agreement.pass(1, [] {});
+  const auto routed = calls.get(call, number).choice().routed;
+  ASSERT_NE(routed, nullptr);
+  tune::HybridTimes times;
+  times.share = routed->hybrid_share;
+  times.bytes = static_cast<double>(call.count) * sizeof(float);
+  times.hops = 1;
+  times.host_later_seconds = times.bytes / constants.link_rate;
+  while (agreement.next(true) == CallAgreement::kNever) calls.measured(times);
+  const std::uint64_t first = agreement.next(true);
+  EXPECT_EQ(calls.get(call, first - 1).choice().routed, routed);
+  const auto& later = calls.get(call, first).choice().routed;
+  EXPECT_NE(later, routed);
+  EXPECT_LT(later == nullptr ? 0 : later->hybrid_share, 0.7 * routed->hybrid_share);
+  alone->leave();
+}
+
 }  // namespace
 }  // namespace ropewalk::comm

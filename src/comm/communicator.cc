@@ -922,13 +922,26 @@ void Communicator::attach_device(int device, BlockBounds blocks) {
   device_calls_ = std::make_unique<CallPipeline>(
       device_->tuner(config_, plans ? machine_->planned : nullptr, runtime_.plans()), *device_,
       rank(), size());
-  // All ranks know the same machine, so all have an agreement or none has.
-  if (plans && size() > 1 && agreement_ == nullptr &&
-      config_.text(Setting::kPlanning) == "background") {
+  // All ranks know the same machine, and agree on these settings, so all have an agreement or none
+  // has.
+  const bool in_background =
+      plans && size() > 1 && config_.text(Setting::kPlanning) == "background";
+  const bool adapts = config_.flag(Setting::kAdaptHybrid) && device_->hybrid_links().channels > 0;
+  if ((in_background || adapts) && agreement_ == nullptr) {
     agreement_ = std::make_unique<CallAgreement>(*bootstrap_);
     next_stop_ = calls_ + 1;
   }
-  if (agreement_ != nullptr) device_calls_->plan_in_background(*agreement_, true);
+  if (config_.text(Setting::kPlanning) == "background" && agreement_ != nullptr) {
+    device_calls_->plan_in_background(*agreement_, true);
+  }
+  if (adapts) {
+    device_calls_->adapt_hybrid(*agreement_, device_->hybrid_links());
+    if (rank() == 0) {
+      device_->time_hybrid([calls = device_calls_.get()](const tune::HybridTimes& times) {
+        calls->measured(times);
+      });
+    }
+  }
   for (const auto& [collective, checked] : given_schedules_) device_calls_->use_schedule(checked);
   records_.set_device_times(device_->times());
   device_->set_timeout(timeout_.load(std::memory_order_relaxed));

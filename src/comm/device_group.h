@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +27,7 @@
 #include "executor/traffic.h"
 #include "link/buffer_range.h"
 #include "link/rails.h"
+#include "tune/hybrid_controller.h"
 #include "tune/tuner.h"
 
 namespace ropewalk::comm {
@@ -73,6 +75,13 @@ class DeviceGroup : public Executor {
   /// @return as last_launch(), of each call
   virtual std::vector<StampRange> send_and_receive(const std::vector<PointToPointCall>& calls,
                                                    DeviceStream stream) = 0;
+
+  /// Both classes of links between GPUs, as the tuner has them; no channels where there is one
+  /// class. The same on all ranks.
+  [[nodiscard]] virtual const tune::HybridLinks& hybrid_links() const noexcept = 0;
+  /// From now on `timed` is told what operations over both classes took, of one at a time, by later
+  /// calls of run(). Not of captured ones.
+  virtual void time_hybrid(std::function<void(const tune::HybridTimes&)> timed) = 0;
 
   /// Whether another thread than the caller may enqueue on `stream` what the caller asks for: not
   /// where it is captured, nor on the streams that CUDA makes for a device or a thread.

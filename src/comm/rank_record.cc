@@ -24,7 +24,7 @@
 namespace ropewalk::comm {
 namespace {
 
-constexpr std::uint32_t kRecordVersion = 7;
+constexpr std::uint32_t kRecordVersion = 8;
 
 // Sent as it lies: all ranks run the same build on the same architecture, which `version` and
 // `size` check.
@@ -44,6 +44,7 @@ struct RankRecord {
   std::uint8_t check_calls = 0;
   std::uint8_t adapt_chunks = 0;
   std::uint8_t adapt_copies = 0;
+  std::uint8_t adapt_hybrid = 0;
   std::uint8_t topology_given = 0;
   std::uint8_t emulated = 0;
   std::uint8_t encrypts = 0;
@@ -123,6 +124,7 @@ void require_equal_settings(const RankRecord& mine, const RankRecord& theirs, in
   require(mine.channels, theirs.channels, "setting CHANNELS");
   require(mine.check_calls, theirs.check_calls, "setting CHECK_CALLS");
   require(mine.adapt_chunks, theirs.adapt_chunks, "setting ADAPT_CHUNKS");
+  require(mine.adapt_hybrid, theirs.adapt_hybrid, "setting ADAPT_HYBRID");
   require(mine.adapt_copies, theirs.adapt_copies, "setting ADAPT_COPIES");
   require(mine.single_copy_bytes, theirs.single_copy_bytes, "setting SINGLE_COPY_BYTES");
   require(std::string_view(mine.protocol.data()), std::string_view(theirs.protocol.data()),
@@ -196,6 +198,7 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   mine.check_calls = config.flag(Setting::kCheckCalls) ? 1 : 0;
   mine.adapt_chunks = config.flag(Setting::kAdaptChunks) ? 1 : 0;
   mine.adapt_copies = config.flag(Setting::kAdaptCopies) ? 1 : 0;
+  mine.adapt_hybrid = config.flag(Setting::kAdaptHybrid) ? 1 : 0;
   mine.single_copy_bytes = config.bytes(Setting::kSingleCopyBytes);
   const std::string& protocol = config.text(Setting::kProtocol);
   std::strncpy(mine.protocol.data(), protocol.c_str(), mine.protocol.size() - 1);

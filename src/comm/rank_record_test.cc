@@ -69,6 +69,7 @@ const std::vector<SettingDifference> kDifferences = {
     {"NET_ENCRYPT", "setting NET_ENCRYPT", {"1", "1", "0"}, {"1", "1", "0"}},
     {"CHECK_CALLS", "setting CHECK_CALLS", {"1", "1", "0"}, {"1", "1", "0"}},
     {"ADAPT_CHUNKS", "setting ADAPT_CHUNKS", {"1", "1", "0"}, {"1", "1", "0"}},
+    {"ADAPT_HYBRID", "setting ADAPT_HYBRID", {"0", "0", "1"}, {"0", "0", "1"}},
     {"SINGLE_COPY_BYTES",
      "setting SINGLE_COPY_BYTES",
      {"1K", "1K", "1M"},

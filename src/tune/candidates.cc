@@ -216,13 +216,40 @@ std::vector<Candidate> Candidates::over_both_classes(const std::string& algorith
     const double share = links.host_share(hops, has_root(collective), bytes);
     if (share == 0 || share < last * kAnotherShare) continue;
     last = share;
-    made.push_back(by_shares(algorithm, plain->schedule(), share));
+    made.push_back(
+        by_shares(algorithm, plain->schedule(), share, links.scale(has_root(collective))));
   }
   return made;
 }
 
+std::vector<Candidate> Candidates::hybrids(Collective collective, int root) {
+  std::vector<Candidate> all;
+  for (const std::string& algorithm : registered(collective, root)) {
+    std::ranges::move(over_both_classes(algorithm, collective, root), std::back_inserter(all));
+  }
+  return all;
+}
+
+bool Candidates::scale_hybrid(const HybridScale& scale) {
+  facts_.hybrid.scale(scale.one_way) = scale.scale;
+  bool changed = false;
+  for (auto& [key, candidates] : made_) {
+    const auto& [collective, root] = key;
+    if (has_root(collective) != scale.one_way) continue;
+    const std::size_t before = std::erase_if(candidates, [](const Candidate& candidate) {
+      return candidate.routed != nullptr && candidate.routed->hybrid_channels > 0;
+    });
+    if (before == 0) continue;
+    changed = true;
+    std::ranges::move(hybrids(collective, root), std::back_inserter(candidates));
+    // HYBRID=on, which left nothing else, has no share any more.
+    if (candidates.empty()) candidates = made(collective, root, nullptr);
+  }
+  return changed;
+}
+
 Candidate Candidates::by_shares(const std::string& algorithm, schedule::Schedule weighted,
-                                double share) const {
+                                double share, double scale) const {
   // Weights are whole numbers: of so much in total.
   constexpr double kWhole = 10'000;
   const int channels = weighted.num_channels();
@@ -241,6 +268,7 @@ Candidate Candidates::by_shares(const std::string& algorithm, schedule::Schedule
       std::make_shared<const schedule::Checked>(schedule::Checked::from(std::move(weighted)));
   routed->hybrid_channels = hybrid;
   routed->hybrid_share = share;
+  routed->hybrid_scale = scale;
   const ScheduleShape shape = ScheduleShape::of(*routed->checked);
   return Candidate{
       .algorithm = name, .channels = channels, .shape = shape, .routed = std::move(routed)};
@@ -411,13 +439,9 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
     }
   }
   if (plan == nullptr) {
-    std::vector<Candidate> hybrids;
-    for (const std::string& algorithm : registered(collective, root)) {
-      std::ranges::move(over_both_classes(algorithm, collective, root),
-                        std::back_inserter(hybrids));
-    }
-    if (hybrid_alone_ && !hybrids.empty()) return hybrids;
-    all.insert(all.end(), hybrids.begin(), hybrids.end());
+    const std::vector<Candidate> over_both = hybrids(collective, root);
+    if (hybrid_alone_ && !over_both.empty()) return over_both;
+    all.insert(all.end(), over_both.begin(), over_both.end());
   }
   if (on_machine_ == nullptr) {
     if (plan == nullptr) return all;

@@ -20,6 +20,7 @@
 #include "tune/cost_model.h"
 #include "tune/forced_algorithms.h"
 #include "tune/group_facts.h"
+#include "tune/hybrid_controller.h"
 #include "tune/kept_plans.h"
 #include "tune/machine_cost.h"
 #include "tune/nic_rounds.h"
@@ -105,6 +106,11 @@ class Candidates {
   /// @pre background() is kMade
   [[nodiscard]] std::vector<Candidate> later(Collective collective, int root);
 
+  /// The host's links beside those between GPUs are so many times as fast as was thought: get()
+  /// returns others in their place.
+  /// @return whether any candidate has changed
+  bool scale_hybrid(const HybridScale& scale);
+
   /// The user's schedule as a candidate.
   [[nodiscard]] Candidate given(const std::shared_ptr<const schedule::Checked>& checked) const;
 
@@ -139,9 +145,11 @@ class Candidates {
   // @return nothing where only one class may be used
   [[nodiscard]] std::vector<Candidate> over_both_classes(const std::string& algorithm,
                                                          Collective collective, int root);
-  // With `share` of the data on the last channels.
+  // With `share` of the data on the last channels, calculated with HybridLinks::scale() `scale`.
   [[nodiscard]] Candidate by_shares(const std::string& algorithm, schedule::Schedule weighted,
-                                    double share) const;
+                                    double share, double scale) const;
+  // All of those.
+  [[nodiscard]] std::vector<Candidate> hybrids(Collective collective, int root);
   [[nodiscard]] std::vector<std::string> registered(Collective collective, int root) const;
   // @param plans those to take; null: makes them
   [[nodiscard]] std::vector<Candidate> made(Collective collective, int root,

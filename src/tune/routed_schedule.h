@@ -20,6 +20,7 @@ struct RoutedSchedule {
   /// links between the GPUs' memories.
   int hybrid_channels = 0;
   double hybrid_share = 0;  ///< of the data, on them
+  double hybrid_scale = 1;  ///< HybridLinks::scale() with which that was calculated
 };
 
 }  // namespace ropewalk::tune

@@ -224,6 +224,15 @@ void Tuner::adopt(Collective collective, int root) {
   });
 }
 
+bool Tuner::scale_hybrid(const HybridScale& scale) {
+  if (!candidates_.scale_hybrid(scale)) return false;
+  rootless_ = {};
+  rooted_.clear();
+  // Their schedules go by share: those of other shares are not needed any more.
+  std::erase_if(chosen_, [](const auto& entry) { return std::get<double>(entry.first) > 0; });
+  return true;
+}
+
 Choice Tuner::later(Collective collective, int root, std::size_t unit_bytes) {
   std::optional<Choice> best;
   for (const Candidate& candidate : candidates_.later(collective, root)) {

@@ -438,6 +438,9 @@ CudaGroup::~CudaGroup() {
   buffers_.reset();
   peers_.reset();
   clock_.reset();
+  hybrid_timer_.reset();
+  hybrid_times_.reset();
+  hybrid_memory_.reset();
   times_.reset();
   times_memory_.reset();
   control_memory_.reset();
@@ -540,6 +543,7 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
   launch.args.call.tag = tag;
   launch.args.links.timeout_ns = timeout_ns_;
   last_launch_ = note_times(launch.args.links, launch.blocks);
+  if (hybrid_timer_ != nullptr && capture.number == 0) note_hybrid(launch);
   if (capture.graph != nullptr && capture.number != launch.held_by) {
     link::hold_in_graph(capture.graph, {launch.programs, launch.begins});
     launch.held_by = capture.number;
@@ -598,6 +602,44 @@ StampRange CudaGroup::note_times(executor::LaunchLinks& links, unsigned blocks) 
   const StampRange range = times_->next(blocks);
   links.stamps = times_->stamps(range);
   return range;
+}
+
+void CudaGroup::time_hybrid(std::function<void(const tune::HybridTimes&)> timed) {
+  if (times_ == nullptr) {
+    const executor::CurrentDevice current(device_);
+    hybrid_memory_ = std::make_unique<executor::PinnedBuffer>(kLeastTimed * kTimesBytes);
+    std::memset(hybrid_memory_->data(), 0, kLeastTimed * kTimesBytes);
+    hybrid_times_ = std::make_unique<DeviceTimes>(
+        std::span(static_cast<std::uint64_t*>(hybrid_memory_->data()), 2 * kLeastTimed));
+  }
+  hybrid_timer_ =
+      std::make_unique<HybridTimer>(times_ != nullptr ? *times_ : *hybrid_times_, std::move(timed));
+}
+
+void CudaGroup::note_hybrid(PreparedLaunch& launch) {
+  if (times_ == nullptr) launch.args.links.stamps = {};
+  const tune::Choice& choice = launch.choice();
+  const tune::RoutedSchedule* routed = choice.routed.get();
+  if (routed == nullptr || routed->hybrid_channels == 0 || !hybrid_timer_->poll()) return;
+  const schedule::Checked& checked = *choice.schedule;
+  if (launch.blocks != static_cast<unsigned>(checked.schedule().num_channels())) return;
+  StampRange range = last_launch_;
+  if (times_ == nullptr) {
+    range = hybrid_times_->next(launch.blocks);
+    launch.args.links.stamps = hybrid_times_->stamps(range);
+  }
+  if (range.blocks == 0) return;
+  const tune::ScheduleShape shape = tune::ScheduleShape::of(checked);
+  tune::HybridTimes known;
+  known.one_way = shape.rooted;
+  known.scale = routed->hybrid_scale;
+  known.share = routed->hybrid_share;
+  known.bytes = static_cast<double>(launch.args.call.count) *
+                static_cast<double>(launch.extent().element_bytes) *
+                std::max(shape.link_units, 1.0);
+  known.hops = shape.longest_path;
+  known.chunk_bytes = choice.chunk_bytes;
+  hybrid_timer_->follow(range, static_cast<std::uint32_t>(routed->hybrid_channels), known);
 }
 
 bool CudaGroup::any_thread_enqueues(DeviceStream stream) const noexcept {

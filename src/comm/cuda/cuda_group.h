@@ -5,12 +5,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "comm/cuda/copy_engines.h"
 #include "comm/cuda/prepared_launch.h"
 #include "comm/device_group.h"
+#include "comm/hybrid_timer.h"
 #include "executor/block/launch.h"
 #include "executor/cuda/gpu_clock.h"
 #include "executor/cuda/owned.h"
@@ -59,6 +61,10 @@ class CudaGroup final : public DeviceGroup {
   }
   std::vector<StampRange> send_and_receive(const std::vector<PointToPointCall>& calls,
                                            DeviceStream stream) override;
+  [[nodiscard]] const tune::HybridLinks& hybrid_links() const noexcept override {
+    return facts_.hybrid;
+  }
+  void time_hybrid(std::function<void(const tune::HybridTimes&)> timed) override;
   [[nodiscard]] bool any_thread_enqueues(DeviceStream stream) const noexcept override;
   void set_timeout(std::chrono::nanoseconds limit) noexcept override {
     timeout_ns_ = static_cast<std::uint64_t>(limit.count());
@@ -112,6 +118,8 @@ class CudaGroup final : public DeviceGroup {
       counter->add(bytes);
     }
   }
+  // Notes the times of the launch if it goes over both classes of links, and tells of the last one.
+  void note_hybrid(PreparedLaunch& launch);
   executor::Capture follow_last(cudaStream_t stream);
   void start(const void* kernel, unsigned blocks, unsigned threads, void* args, std::size_t shared,
              cudaStream_t stream);
@@ -144,6 +152,9 @@ class CudaGroup final : public DeviceGroup {
   std::unique_ptr<executor::PinnedBuffer> times_memory_;
   std::unique_ptr<DeviceTimes> times_;  // null where nothing is recorded, as is the next one
   std::unique_ptr<executor::GpuClock> clock_;
+  std::unique_ptr<executor::PinnedBuffer> hybrid_memory_;
+  std::unique_ptr<DeviceTimes> hybrid_times_;  // of operations over both classes, without times_
+  std::unique_ptr<HybridTimer> hybrid_timer_;  // null where nobody asks
   StampRange last_launch_;
   bool last_copied_ = false;
   // By peer, of this host: what kernels send; null where nothing is counted.

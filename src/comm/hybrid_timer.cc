@@ -1,0 +1,43 @@
+#include "comm/hybrid_timer.h"
+
+#include "executor/block/launch.h"
+
+namespace ropewalk::comm {
+namespace {
+
+// From one stamp to another, less than 39 hours apart.
+double seconds_between(std::uint64_t from, std::uint64_t to) noexcept {
+  constexpr std::uint64_t kMask = executor::LaunchStamps::kTimeMask;
+  constexpr std::uint64_t kSign = (kMask + 1) / 2;
+  constexpr double kNanosecond = 1e-9;
+  const std::uint64_t later = (to - from) & kMask;
+  const auto signed_ns = static_cast<std::int64_t>(later & kSign ? later | ~kMask : later);
+  return static_cast<double>(signed_ns) * kNanosecond;
+}
+
+}  // namespace
+
+bool HybridTimer::poll() {
+  if (!followed_.has_value()) return true;
+  const StampRange& range = followed_->range;
+  const std::uint32_t direct_blocks = range.blocks - followed_->host_blocks;
+  const std::uint64_t direct = times_.read(range.part(0, direct_blocks)).end;
+  const std::uint64_t host = times_.read(range.part(direct_blocks, followed_->host_blocks)).end;
+  if (direct == 0 || host == 0) {
+    // Its memory may have been given to another launch since.
+    if (times_.about_to_be_reused(range)) followed_.reset();
+    return !followed_.has_value();
+  }
+  tune::HybridTimes times = followed_->known;
+  times.host_later_seconds = seconds_between(direct, host);
+  followed_.reset();
+  timed_(times);
+  return true;
+}
+
+void HybridTimer::follow(const StampRange& range, std::uint32_t host_blocks,
+                         const tune::HybridTimes& known) {
+  followed_ = Followed{range, host_blocks, known};
+}
+
+}  // namespace ropewalk::comm

@@ -1,0 +1,83 @@
+// Corrects the rate that links through the host's memory are taken to have beside those between
+// GPUs (hybrid_links.h), by when either class of links was done in the calls that use both.
+//
+// The shares follow from equation 8 of G. Wang et al., "Blink: Fast and Generic Collectives for
+// Distributed ML", MLSys 2020 (arXiv 1910.04940), which has both classes end together if the rates
+// are right. By how much later the host's links were done than the others is all that counts: how
+// long a call took says when other ranks came to it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tune/hybrid_links.h"
+
+namespace ropewalk::tune {
+
+/// A correction, for the operations whose data goes in one direction over each link, or for the
+/// others.
+struct HybridScale {
+  bool one_way = false;
+  double scale = 1;  ///< HybridLinks::scale of that direction
+
+  /// As a value of CallAgreement; scales to a millionth.
+  [[nodiscard]] std::uint64_t packed() const noexcept;
+  static HybridScale unpacked(std::uint64_t value) noexcept;
+};
+
+/// A call over both classes of links, on one rank.
+struct HybridTimes {
+  bool one_way = false;
+  double scale = 1;  ///< with which its share was calculated
+  double share = 0;  ///< that the host's links carried
+  double bytes = 0;  ///< of the busiest link, by both
+  int hops = 0;
+  std::size_t chunk_bytes = 0;
+  /// From when the links between GPUs were done until those through the host's memory were;
+  /// negative where these were done first.
+  double host_later_seconds = 0;
+};
+
+/// Pure: what it wants follows from what it was told.
+///
+/// Threads: one at a time.
+class HybridController {
+ public:
+  explicit HybridController(HybridLinks links) : links_(links) {}
+
+  /// @return a correction that all ranks are to begin with, if there is a new one
+  std::optional<HybridScale> measured(const HybridTimes& times);
+  /// All calls from now on have it.
+  void begins(const HybridScale& scale);
+
+  /// Calls that are not judged after each change: they touch memory for the first time.
+  static constexpr int kUnjudged = 2;
+  /// The median of so many is what counts.
+  static constexpr int kSamples = 5;
+  /// What a rate is off by before it is corrected; once it was not, more has to have changed.
+  static constexpr double kTolerance = 0.03;
+  static constexpr double kToleranceLater = 0.1;
+  static constexpr double kLeastScale = 0.25;
+  static constexpr double kMostScale = 4;
+  /// Each change has calls prepared anew: in the life of a communicator, for each direction.
+  static constexpr int kMostChanges = 8;
+
+ private:
+  struct Direction {
+    double scale = 1;
+    bool waits = false;    // for begins()
+    bool settled = false;  // was right once
+    int changes = 0;
+    int unjudged = kUnjudged;
+    std::vector<double> scales;  // by the last calls
+  };
+  [[nodiscard]] double scale_of(const HybridTimes& times) const noexcept;
+
+  HybridLinks links_;
+  std::array<Direction, 2> directions_;  // both at once, one way
+};
+
+}  // namespace ropewalk::tune

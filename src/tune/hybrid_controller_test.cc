@@ -1,0 +1,185 @@
+// Shares of both classes of links between GPUs, corrected by what calls take.
+#include "tune/hybrid_controller.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace ropewalk::tune {
+namespace {
+
+constexpr double kSplitBytes = 512e6;
+constexpr int kSplitHops = 2;
+
+HybridLinks split_links() {
+  HybridLinks links;
+  links.channels = 8;
+  links.direct_rate = 350e9;
+  links.direct_hop = 2e-6;
+  links.host_rate = 40e9;
+  links.host_one_way_rate = 50e9;
+  links.host_hop = 5e-6;
+  links.chunk_bytes = std::size_t{128} << 10;
+  return links;
+}
+
+// SplitCalls on a machine whose host's links carry `truth` times their measured rate.
+class SplitCalls {
+ public:
+  explicit SplitCalls(double truth, bool one_way = false, double direct = 1)
+      : truth_(truth), direct_(direct), one_way_(one_way) {}
+
+  // One call, and the correction after it.
+  std::optional<HybridScale> call(HybridController& controller) {
+    HybridLinks now = split_links();
+    now.scale(one_way_) = scale;
+    share = now.host_share(kSplitHops, one_way_, kSplitBytes);
+    HybridLinks real = split_links();
+    real.scale(one_way_) = truth_;
+    HybridTimes times;
+    times.one_way = one_way_;
+    times.scale = scale;
+    times.share = share;
+    times.bytes = kSplitBytes;
+    times.hops = kSplitHops;
+    times.chunk_bytes = real.chunk_bytes;
+    const double direct =
+        kSplitHops * real.direct_hop + kSplitBytes * (1 - share) / (real.direct_rate * direct_);
+    const double host = real.host_setup(kSplitHops, one_way_, real.chunk_bytes) +
+                        kSplitBytes * share / real.host_rate_of(one_way_);
+    later = host - direct;
+    std::uniform_real_distribution<double> of_call(-noise, noise);
+    times.host_later_seconds = later + of_call(random_) * direct;
+    ++made;
+    return controller.measured(times);
+  }
+  // Many, which begin with each correction two calls later. @return corrections
+  int run(HybridController& controller, int calls) {
+    int corrections = 0;
+    std::optional<HybridScale> next;
+    int begins_at = 0;
+    for (int i = 0; i < calls; ++i) {
+      if (next.has_value() && i == begins_at) {
+        controller.begins(*next);
+        scale = next->scale;
+        next.reset();
+      }
+      const auto correction = call(controller);
+      if (!correction.has_value()) continue;
+      EXPECT_FALSE(next.has_value());
+      EXPECT_EQ(correction->one_way, one_way_);
+      next = correction;
+      begins_at = i + 2;
+      ++corrections;
+    }
+    return corrections;
+  }
+
+  double scale = 1;
+  double share = 0;
+  double later = 0;  // what the last call's host was
+  double noise = 0;
+  int made = 0;
+
+ private:
+  double truth_;
+  double direct_;
+  bool one_way_;
+  std::mt19937 random_{1};
+};
+
+TEST(HybridController, ARateThatIsRightIsNotCorrected) {
+  HybridController controller(split_links());
+  SplitCalls calls(1);
+  EXPECT_EQ(calls.run(controller, 100), 0);
+}
+
+TEST(HybridController, BothClassesEndTogetherAfterSomeCalls) {
+  for (const bool one_way : {false, true}) {
+    for (const double truth : {0.3, 0.6, 0.9, 1.1, 1.5, 3.0}) {
+      HybridController controller(split_links());
+      SplitCalls calls(truth, one_way);
+      const int corrections = calls.run(controller, 60);
+      EXPECT_GE(corrections, 1) << truth;
+      EXPECT_LE(corrections, 3) << truth;
+      EXPECT_NEAR(calls.scale / truth, 1, HybridController::kTolerance) << truth;
+      HybridLinks real = split_links();
+      real.scale(one_way) = truth;
+      const double best_share = real.host_share(kSplitHops, one_way, kSplitBytes);
+      EXPECT_NEAR(calls.share / best_share, 1, 0.03) << truth;
+    }
+  }
+}
+
+// The rate of the links between GPUs may be another, too.
+TEST(HybridController, BothClassesEndTogetherWhicheverRateIsWrong) {
+  for (const double direct : {0.7, 0.9, 1.1, 1.3}) {
+    HybridController controller(split_links());
+    SplitCalls calls(1.2, false, direct);
+    const int corrections = calls.run(controller, 200);
+    EXPECT_GE(corrections, 1) << direct;
+    EXPECT_LT(corrections, HybridController::kMostChanges) << direct;
+    EXPECT_LT(std::abs(calls.later), 0.04 * kSplitBytes / split_links().direct_rate) << direct;
+  }
+}
+
+TEST(HybridController, NoiseAloneChangesLittle) {
+  HybridController controller(split_links());
+  SplitCalls calls(1);
+  calls.noise = 0.02;
+  calls.run(controller, 2000);
+  EXPECT_NEAR(calls.scale, 1, 0.05);
+}
+
+TEST(HybridController, NoRateIsCorrectedMoreThanSoOften) {
+  HybridController controller(split_links());
+  SplitCalls calls(1);
+  calls.noise = 0.9;
+  EXPECT_LE(calls.run(controller, 5000), HybridController::kMostChanges);
+}
+
+TEST(HybridController, CallsOfBeforeAChangeSayNothing) {
+  HybridController controller(split_links());
+  SplitCalls calls(2);
+  std::optional<HybridScale> correction;
+  while (!correction.has_value()) correction = calls.call(controller);
+  EXPECT_EQ(calls.made, HybridController::kUnjudged + HybridController::kSamples);
+  // While the ranks agree.
+  for (int i = 0; i < 50; ++i) EXPECT_FALSE(calls.call(controller).has_value());
+  controller.begins(*correction);
+  // Begun before it.
+  for (int i = 0; i < 50; ++i) EXPECT_FALSE(calls.call(controller).has_value());
+  calls.scale = correction->scale;
+  EXPECT_LE(calls.run(controller, 50), 1);
+  EXPECT_NEAR(calls.scale / 2, 1, HybridController::kTolerance);
+}
+
+TEST(HybridController, TimesThatCannotBeAreNotJudged) {
+  HybridController controller(split_links());
+  HybridTimes times;
+  for (int i = 0; i < 50; ++i) EXPECT_FALSE(controller.measured(times).has_value());
+  times.share = 1;
+  times.bytes = kSplitBytes;
+  for (int i = 0; i < 50; ++i) EXPECT_FALSE(controller.measured(times).has_value());
+  // Done before it can have begun.
+  times.share = 0.1;
+  times.host_later_seconds = -1;
+  std::optional<HybridScale> found;
+  for (int i = 0; i < 50 && !found.has_value(); ++i) found = controller.measured(times);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->scale, HybridController::kMostScale);
+}
+
+TEST(HybridController, AScaleGoesFromRankToRankAsItIs) {
+  for (const bool one_way : {false, true}) {
+    for (const double scale : {0.25, 0.333333, 1.0, 3.141593, 4.0}) {
+      const HybridScale back = HybridScale::unpacked(HybridScale{one_way, scale}.packed());
+      EXPECT_EQ(back.one_way, one_way);
+      EXPECT_DOUBLE_EQ(back.scale, scale);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ropewalk::tune
