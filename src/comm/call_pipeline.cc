@@ -64,7 +64,7 @@ void CallPipeline::replace(std::unique_ptr<PreparedCall>& kept, const Collective
   if (rank_ == 0) sizes_log_.first_call(tuner_, call.collective, call.root, num_ranks_);
 }
 
-void CallPipeline::use_schedule(std::shared_ptr<const schedule::Checked> checked) {
+void CallPipeline::use_schedule(const std::shared_ptr<const schedule::Checked>& checked) {
   const int channels = checked->schedule().num_channels();
   if (channels > executor_.max_channels()) {
     throw Error(Errc::kInvalidArgument,
@@ -73,7 +73,7 @@ void CallPipeline::use_schedule(std::shared_ptr<const schedule::Checked> checked
   }
   forget_calls();
   executor_.forget_schedules();
-  tuner_.use(std::move(checked));
+  tuner_.use(checked);
 }
 
 void CallPipeline::forget_schedules() {

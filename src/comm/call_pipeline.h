@@ -53,7 +53,7 @@ class CallPipeline {
 
   /// From now on the schedule runs for its collective, from its root.
   /// @throws Error kInvalidArgument for too many channels
-  void use_schedule(std::shared_ptr<const schedule::Checked> checked);
+  void use_schedule(const std::shared_ptr<const schedule::Checked>& checked);
   void forget_schedules();
   /// Prepares every call again.
   void forget_calls();

@@ -439,7 +439,7 @@ std::vector<Candidate> Candidates::made(Collective collective, int root,
     }
   }
   if (plan == nullptr) {
-    const std::vector<Candidate> over_both = hybrids(collective, root);
+    std::vector<Candidate> over_both = hybrids(collective, root);
     if (hybrid_alone_ && !over_both.empty()) return over_both;
     all.insert(all.end(), over_both.begin(), over_both.end());
   }

@@ -247,10 +247,10 @@ Choice Tuner::later(Collective collective, int root, std::size_t unit_bytes) {
 
 // ---- schedules of the user --------------------------------------------------------------
 
-void Tuner::use(std::shared_ptr<const schedule::Checked> given) {
+void Tuner::use(const std::shared_ptr<const schedule::Checked>& given) {
   const Collective collective = given->schedule().collective;
   forget_choices();
-  given_.insert_or_assign(collective, candidates_.given(std::move(given)));
+  given_.insert_or_assign(collective, candidates_.given(given));
 }
 
 void Tuner::forget() {

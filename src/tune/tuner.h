@@ -38,7 +38,7 @@ class Tuner {
   [[nodiscard]] std::vector<Choice> priced(Collective collective, int root, std::size_t unit_bytes);
 
   /// This schedule serves its collective, from its root, from now on.
-  void use(std::shared_ptr<const schedule::Checked> given);
+  void use(const std::shared_ptr<const schedule::Checked>& given);
   void forget();
   /// Whether such a schedule serves the operation.
   [[nodiscard]] bool is_given(Collective collective, int root) const {
