@@ -323,13 +323,15 @@ RW_API rwResult_t rwCommUseSchedule(rwComm_t comm, const char* text);
 /* Why `comm` runs `collective` ("all_reduce" and so on) by the algorithm that it does: on its GPU's
  * memory where it has a GPU, else on the host's. `bytes`: the size as nccl-tests counts it, that of
  * the larger of a rank's two buffers. `root`: of rooted operations. *json, for rwFreeText:
- * operation, bytes, root, ranks, hosts, network (the transport between hosts, or null), nic_gbps[]
- * (where each host has several NICs: GB/s of each that is used, the fastest first; channel c goes
- * over NIC c modulo their number), machine (name, origin and fingerprint, as rwCommPlacement gives
- * them), candidates[] with the cheapest first (algorithm, kind: "shape" or "plan", channels,
- * chunk_bytes, by_address, predicted_us, algbw_gbps), memory ("host" or "GPU"), chosen, protocol
- * and channels (of the chosen one), and chosen_by: "cost model", "setting ALGORITHM" or
- * "rwCommUseSchedule". Where each rank has a GPU of its own on the machine (GPUs that were found,
+ * operation, bytes, root, ranks, hosts, network (the transport between hosts, or null),
+ * network_slots ("GPU memory" or "pinned memory": where this rank's slots of links between GPUs of
+ * several hosts are that threads move; else null), nic_gbps[] (where each host has several NICs:
+ * GB/s of each that is used, the fastest first; channel c goes over NIC c modulo their number),
+ * machine (name, origin and fingerprint, as rwCommPlacement gives them), candidates[] with the
+ * cheapest first (algorithm, kind: "shape" or "plan", channels, chunk_bytes, by_address,
+ * predicted_us, algbw_gbps), memory ("host" or "GPU"), chosen, protocol and channels (of the chosen
+ * one), and chosen_by: "cost model", "setting ALGORITHM" or "rwCommUseSchedule". Where each rank
+ * has a GPU of its own on the machine (GPUs that were found,
  * or settings TOPOLOGY, EMULATE): bound {algbw_gbps, words} of operations that plans are made for,
  * the candidates' algbw_gbps for long messages, and limiting_links[] of the chosen one (link, type,
  * capacity and load in GB/s); else null and []. chunks, on host memory, else null: bytes (of the

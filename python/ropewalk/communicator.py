@@ -910,6 +910,8 @@ class Communicator(ProcessBound):
 
         Returns:
             operation, bytes, root, ranks, hosts, network (the transport between hosts, or None),
+            network_slots ("GPU memory" or "pinned memory": where this rank's slots of links between
+            GPUs of several hosts are that threads move; else None),
             nic_gbps (what each NIC of a host that is used carries, GB/s; [] where it was not
             measured), machine (name, origin, fingerprint: see `topology`), candidates (the cheapest
             first: algorithm, kind ("shape" or "plan"), channels, nic_rule, chunk_bytes, by_address,

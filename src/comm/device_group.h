@@ -122,6 +122,9 @@ class DeviceGroup : public Executor {
   [[nodiscard]] virtual int device() const noexcept = 0;
   /// Device memory that the communicator holds.
   [[nodiscard]] virtual std::size_t memory_bytes() const noexcept = 0;
+  /// Where this rank's slots of protocol simple are, of links that threads move between hosts:
+  /// "GPU memory" or "pinned memory"; none where there are no such links.
+  [[nodiscard]] virtual std::optional<std::string> network_slots() const = 0;
 };
 
 /// Collective over all ranks: each with the GPU `device`, as the CUDA runtime numbers them.

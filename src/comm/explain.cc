@@ -129,6 +129,8 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
   const std::optional<std::size_t> copied =
       comm.device() == nullptr ? std::nullopt : comm.device()->copied_from(collective);
   const std::string network = comm.links().network();
+  const std::optional<std::string> slots =
+      comm.device() == nullptr ? std::nullopt : comm.device()->network_slots();
   json nics = json::array();
   for (const double rate : comm.facts().rail_rates) nics.push_back(rate / 1e9);
   if (comm.facts().nic_rate > 0) nics.push_back(comm.facts().nic_rate / 1e9);
@@ -140,6 +142,7 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
       {"ranks", comm.size()},
       {"hosts", comm.facts().num_hosts},
       {"network", network.empty() ? json() : json(network)},
+      {"network_slots", slots.has_value() ? json(*slots) : json()},
       {"nic_gbps", std::move(nics)},
       {"machine",
        {{"name", placed.topology.name()},

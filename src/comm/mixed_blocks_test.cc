@@ -17,6 +17,7 @@
 #include "bootstrap/test_support.h"
 #include "comm/testing/block_launch.h"
 #include "comm/testing/block_network.h"
+#include "comm/testing/gpu_blocks.h"
 #include "core/testing/share.h"
 #include "executor/block/testing/case.h"
 #include "schedule/compile.h"
@@ -39,6 +40,7 @@ constexpr std::size_t kMostElements = 4000;
 struct MixedKind {
   const char* transport;
   Protocol protocol;
+  testing::GpuBlocks* gpus = nullptr;  // where slots of network links are on GPUs
 };
 
 executor::FifoShape shape_of(Protocol protocol) {
@@ -54,8 +56,11 @@ class Member final : public testing::BlockHost {
       : rank_(bootstrap.rank()),
         control_(control),
         memory_ends_(memory, rank_),
+        gpu_(kind.gpus != nullptr ? kind.gpus->of_rank(rank_, kind.transport)
+                                  : testing::BlockGpu{}),
         network_(bootstrap, kind.transport, kind.protocol == Protocol::kLl,
-                 shape_of(Protocol::kSimple), faults, control) {
+                 shape_of(Protocol::kSimple), faults, control,
+                 kind.gpus != nullptr ? &gpu_ : nullptr) {
     executor::LaunchLinks lent;
     lent.rank = static_cast<std::uint32_t>(rank_);
     memory.lend_boards(lent);
@@ -92,6 +97,7 @@ class Member final : public testing::BlockHost {
   MemoryLinks::Ends memory_ends_;
   const executor::CallTag* board_ = nullptr;
   std::vector<executor::CallTag*> boards_;
+  testing::BlockGpu gpu_;
   testing::BlockNetwork network_;
 };
 
@@ -233,26 +239,25 @@ void act(bootstrap::Bootstrap& bootstrap, const Episode& episode, const MixedKin
 
 class MixedBlocks : public ::testing::TestWithParam<MixedKind> {};
 
-// 10,000 calls in all over the four kinds were right with 2,500 of each.
-TEST_P(MixedBlocks, ManyCallsUnderFaultsAreRightOrEndWithAnError) {
+void make_many_calls(const MixedKind& kind) {
   const std::size_t wanted = 1000 / static_cast<std::size_t>(ropewalk::testing::share());
   std::size_t calls = 0;
   int failed = 0;
   int stalled = 0;
   for (std::uint64_t seed = 1; calls < wanted; ++seed) {
-    Episode episode = Drawn(seed, GetParam().protocol).episode();
+    Episode episode = Drawn(seed, kind.protocol).episode();
     // Few calls might all be right: of a share the first ones are not.
     if (seed == 1 && ropewalk::testing::share() > 1) {
       episode.may_fail = true;
       episode.faults = "fail=0.05,seed=1";
     }
     SCOPED_TRACE(fmt::format("seed {}, faults \"{}\"", seed, episode.faults));
-    MemoryLinks memory(kRanks, kChannels, GetParam().protocol, shape_of(GetParam().protocol));
+    MemoryLinks memory(kRanks, kChannels, kind.protocol, shape_of(kind.protocol));
     std::array<Control, kRanks> controls{};
     std::barrier<> all_ended(kRanks);
     std::array<Outcome, kRanks> outcomes;
     bootstrap::run_ranks(kRanks, [&](bootstrap::Bootstrap& bootstrap) {
-      act(bootstrap, episode, GetParam(), memory, controls, all_ended,
+      act(bootstrap, episode, kind, memory, controls, all_ended,
           outcomes[static_cast<std::size_t>(bootstrap.rank())]);
     });
     bool has_failed = false;
@@ -272,11 +277,23 @@ TEST_P(MixedBlocks, ManyCallsUnderFaultsAreRightOrEndWithAnError) {
     EXPECT_TRUE(!ended_early || has_failed || has_stalled);
     failed += has_failed ? 1 : 0;
     stalled += has_stalled ? 1 : 0;
-    if (HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
-  RecordProperty("failed", failed);
-  RecordProperty("stalled", stalled);
+  ::testing::Test::RecordProperty("failed", failed);
+  ::testing::Test::RecordProperty("stalled", stalled);
   EXPECT_GT(failed + stalled, 0);
+}
+
+// 10,000 calls in all over the four kinds were right with 2,500 of each.
+TEST_P(MixedBlocks, ManyCallsUnderFaultsAreRightOrEndWithAnError) { make_many_calls(GetParam()); }
+
+// The same with slots in GPU memory, where what arrives is late.
+TEST(MixedGpuBlocks, ManyCallsOverSlotsOnGpusAreRightOrEndWithAnError) {
+  testing::GpuBlocks gpus;
+  gpus.nic.late = true;
+  make_many_calls({"tcp", Protocol::kSimple, &gpus});
+  EXPECT_EQ(gpus.nic.registered, 0);
+  EXPECT_GT(gpus.nic.flushes, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, MixedBlocks,

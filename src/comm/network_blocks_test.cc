@@ -14,6 +14,7 @@
 #include "bootstrap/test_support.h"
 #include "comm/testing/block_launch.h"
 #include "comm/testing/block_network.h"
+#include "comm/testing/gpu_blocks.h"
 #include "executor/block/testing/case.h"
 #include "link/network_links.h"
 #include "link/progress_thread.h"
@@ -37,17 +38,24 @@ constexpr executor::FifoShape kShape{4, 4, 4096};
 struct BlockKind {
   const char* transport;
   Protocol protocol;
+  bool on_gpu = false;  // slots are in GPU memory, where data is late
   // A request that fails, or never finishes, is a lost rail, which is no error.
   [[nodiscard]] bool survives() const { return std::string_view(transport) == "rails"; }
 };
+
+// The GPUs of the test at work, where slots are there; else null.
+testing::GpuBlocks* gpus = nullptr;
 
 // A rank with its links, as cuda/cuda_group.h has them.
 class Host final : public testing::BlockHost {
  public:
   Host(bootstrap::Bootstrap& bootstrap, const BlockKind& kind, const std::string& faults = "")
       : unused_board_(static_cast<std::size_t>(bootstrap.size()) * executor::kBoardTags),
+        gpu_(kind.on_gpu ? gpus->of_rank(bootstrap.rank(), kind.transport) : testing::BlockGpu{}),
         network_(bootstrap, kind.transport, kind.protocol == Protocol::kLl, kShape, faults,
-                 control_) {}
+                 control_, kind.on_gpu ? &gpu_ : nullptr) {
+    EXPECT_EQ(network_.slots() != nullptr && network_.slots()->on_gpu(), kind.on_gpu);
+  }
   executor::SendEnd send_end(int channel, int peer) override {
     return network_.send_end(channel, peer);
   }
@@ -68,10 +76,27 @@ class Host final : public testing::BlockHost {
  private:
   Control control_;
   std::vector<executor::CallTag> unused_board_;
+  testing::BlockGpu gpu_;
   testing::BlockNetwork network_;
 };
 
-class NetworkBlocks : public ::testing::TestWithParam<BlockKind> {};
+class NetworkBlocks : public ::testing::TestWithParam<BlockKind> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().on_gpu) return;
+    gpus_ = std::make_unique<testing::GpuBlocks>();
+    gpus_->nic.late = true;
+    gpus = gpus_.get();
+  }
+  void TearDown() override {
+    if (gpus_ == nullptr) return;
+    EXPECT_EQ(gpus_->nic.registered, 0);
+    gpus = nullptr;
+  }
+
+ private:
+  std::unique_ptr<testing::GpuBlocks> gpus_;
+};
 
 TEST_P(NetworkBlocks, RunSchedulesOneAfterAnotherOverTheSameLinks) {
   for (const char* algorithm : {"ring", "binary_tree", "two_shot"}) {
@@ -320,13 +345,16 @@ std::vector<BlockKind> block_kinds() {
       kinds.push_back({transport, protocol});
     }
   }
+  for (const char* transport : {"tcp", "shm"})
+    kinds.push_back({transport, Protocol::kSimple, true});
   return kinds;
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, NetworkBlocks, ::testing::ValuesIn(block_kinds()),
                          [](const auto& test) {
                            return std::string(test.param.transport) +
-                                  (test.param.protocol == Protocol::kLl ? "_ll" : "");
+                                  (test.param.protocol == Protocol::kLl ? "_ll" : "") +
+                                  (test.param.on_gpu ? "_gpu" : "");
                          });
 
 }  // namespace

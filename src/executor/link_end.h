@@ -44,6 +44,9 @@ struct alignas(16) SendEnd : SendCounters {
   // Blocks, of the call at work: the reader's addresses of this rank's buffers minus its own.
   std::int64_t input_shift = 0;
   std::int64_t output_shift = 0;
+  /// Network links with headers before slots (FifoShape::interleaved): where slot 0 lies when slots
+  /// are not in `memory` but in the GPU's, one behind the other; else null.
+  std::byte* slots = nullptr;
 
   /// The link lies in `to`, with the reader's counter in its first line.
   void lie_in(std::byte* to, const FifoShape& with) noexcept {
@@ -56,6 +59,10 @@ struct alignas(16) SendEnd : SendCounters {
   }
   [[nodiscard]] RW_HOST_DEVICE std::byte* data(std::uint64_t chunk,
                                                std::size_t bytes) const noexcept {
+    // Other links are not asked: of a link in a host's memory this is in every chunk's way.
+    if (shape.interleaved && slots != nullptr) {
+      return slots + std::size_t{(chunk - 1) & (shape.slots - 1)} * shape.slot_bytes;
+    }
     return memory + shape.data_offset(chunk, bytes);
   }
 };

@@ -18,10 +18,8 @@ using executor::SlotHeader;
 using executor::SlotKind;
 
 constexpr std::uint32_t kTag = 1;
-// The wire form leaves out the sequence number: it must appear only after the data.
-constexpr std::size_t kSkip = sizeof(SlotHeader::sequence);
-
-constexpr std::size_t kHeadBytes = sizeof(SlotHeader) - kSkip;
+constexpr std::size_t kSkip = kHeaderSkip;
+constexpr std::size_t kHeadBytes = kHeaderWireBytes;
 static_assert(kHeadBytes <= transport::kMaxHeadBytes);
 // After a chunk of this size the receiving rank may say where it wants the next one, before that is
 // taken from the connection.
@@ -130,14 +128,19 @@ bool NetworkSender::poll() {
       ++started_;
       moved = true;
     }
-    while (!requests_.empty() && requests_.front()->test().has_value()) {
-      requests_.pop_front();
-      const std::uint64_t consumed = started_ - requests_.size();
-      std::atomic_ref(*end_.consumed_at).store(consumed, std::memory_order_release);
-      moved = true;
-    }
-    return moved;
+    return take_finished() || moved;
   });
+}
+
+bool NetworkSender::take_finished() {
+  bool any = false;
+  while (!requests_.empty() && requests_.front()->test().has_value()) {
+    requests_.pop_front();
+    const std::uint64_t consumed = started_ - requests_.size();
+    std::atomic_ref(*end_.consumed_at).store(consumed, std::memory_order_release);
+    any = true;
+  }
+  return any;
 }
 
 NetworkReceiver::NetworkReceiver(const executor::FifoShape& shape, int peer,

@@ -42,6 +42,10 @@ FifoMemory host_fifo(std::size_t bytes);
 /// What an end of such a link asks its FifoMaker for.
 [[nodiscard]] std::size_t network_end_bytes(executor::FifoShape shape) noexcept;
 
+/// The wire form of a header leaves out the sequence number, which must appear only after the data.
+inline constexpr std::size_t kHeaderSkip = sizeof(executor::SlotHeader::sequence);
+inline constexpr std::size_t kHeaderWireBytes = sizeof(executor::SlotHeader) - kHeaderSkip;
+
 /// The common part of both ends of a network link: a FIFO of their own, which is registered with
 /// the connection, and the requests in progress.
 template <typename Connection, typename End>
@@ -53,12 +57,12 @@ class NetworkEnd {
   [[nodiscard]] bool connected() const noexcept { return connection_ != nullptr; }
   /// From now on this carries the link.
   /// @pre it is ready(); called once
-  void use(std::unique_ptr<Connection> connection);
+  virtual void use(std::unique_ptr<Connection> connection);
 
  protected:
   /// `memory`: all of it is registered.
   NetworkEnd(FifoMemory memory, std::size_t bytes, int peer, bool by_blocks);
-  ~NetworkEnd() = default;
+  virtual ~NetworkEnd() = default;
   NetworkEnd(const NetworkEnd&) = delete;
   NetworkEnd& operator=(const NetworkEnd&) = delete;
 
@@ -77,8 +81,8 @@ class NetworkSender : public NetworkEnd<transport::SendConnection, executor::Sen
  public:
   NetworkSender(const executor::FifoShape& shape, int peer, const FifoMaker& make_memory,
                 bool by_blocks);
-  virtual ~NetworkSender() = default;
-  void use(std::unique_ptr<transport::SendConnection> connection);
+  ~NetworkSender() override = default;
+  void use(std::unique_ptr<transport::SendConnection> connection) override;
   /// Counts the bytes of its chunks there, from now on.
   void count_in(executor::Traffic::Counter& counter) noexcept { counter_ = &counter; }
 
@@ -96,19 +100,23 @@ class NetworkSender : public NetworkEnd<transport::SendConnection, executor::Sen
 
  protected:
   using NetworkEnd::NetworkEnd;
+  // Chunks that a block has published since.
+  void count_published();
+  // Takes finished requests away, and tells the walker of the chunks that were sent.
+  // @return whether there were any
+  bool take_finished();
+
   executor::Traffic::Counter* counter_ = nullptr;  // of bytes of data; null: nobody counts
 
  private:
   std::unique_ptr<transport::Request> send(executor::SlotHeader& slot);
-  // Chunks that a block has published since.
-  void count_published();
 };
 
 class NetworkReceiver : public NetworkEnd<transport::ReceiveConnection, executor::ReceiveEnd> {
  public:
   NetworkReceiver(const executor::FifoShape& shape, int peer, const FifoMaker& make_memory,
                   bool by_blocks);
-  virtual ~NetworkReceiver() = default;
+  ~NetworkReceiver() override = default;
 
   /// As NetworkSender::poll. Receives are posted ahead, so that a connection may break that nobody
   /// waits for: a rank that has done its part has left, and this one has all that it sent. The

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "link/gpu_slot_link.h"
 #include "link/naming_peer.h"
 
 namespace ropewalk::link {
@@ -85,16 +86,29 @@ std::string NetworkLinks::nic(int channel, int peer) const {
   return device_name(devices(channel, peer, {}, true).front());
 }
 
+std::unique_ptr<NetworkSender> NetworkLinks::make_sender(int peer) const {
+  const FifoMaker& memory = options_.make_memory;
+  if (options_.flagged) return std::make_unique<FlaggedSender>(peer, memory, options_.tags);
+  if (options_.gpu_slots != nullptr) {
+    return std::make_unique<GpuSlotSender>(options_.shape, peer, memory, *options_.gpu_slots);
+  }
+  return std::make_unique<NetworkSender>(options_.shape, peer, memory, options_.by_blocks);
+}
+
+std::unique_ptr<NetworkReceiver> NetworkLinks::make_receiver(int peer) const {
+  const FifoMaker& memory = options_.make_memory;
+  if (options_.flagged) return std::make_unique<FlaggedReceiver>(peer, memory, options_.tags);
+  if (options_.gpu_slots != nullptr) {
+    return std::make_unique<GpuSlotReceiver>(options_.shape, peer, memory, *options_.gpu_slots);
+  }
+  return std::make_unique<NetworkReceiver>(options_.shape, peer, memory, options_.by_blocks);
+}
+
 NetworkSender& NetworkLinks::sender(int channel, int peer, const Route& route) {
   const Key key{channel, peer, number(route, peer, true)};
   SendLink& link = sends_[key];
   if (link.sender == nullptr) {
-    if (options_.flagged) {
-      link.sender = std::make_unique<FlaggedSender>(peer, options_.make_memory, options_.tags);
-    } else {
-      link.sender = std::make_unique<NetworkSender>(options_.shape, peer, options_.make_memory,
-                                                    options_.by_blocks);
-    }
+    link.sender = make_sender(peer);
     link.route = route;
     link.devices = devices(channel, peer, route, true);
   }
@@ -106,12 +120,7 @@ NetworkReceiver& NetworkLinks::receiver(int channel, int peer, const Route& rout
   const Key key{channel, peer, number(route, peer, false)};
   ReceiveLink& link = receives_[key];
   if (link.receiver == nullptr) {
-    if (options_.flagged) {
-      link.receiver = std::make_unique<FlaggedReceiver>(peer, options_.make_memory, options_.tags);
-    } else {
-      link.receiver = std::make_unique<NetworkReceiver>(options_.shape, peer, options_.make_memory,
-                                                        options_.by_blocks);
-    }
+    link.receiver = make_receiver(peer);
     link.devices = devices(channel, peer, route, false);
   }
   if (!link.receiver->connected()) accept(key, link);

@@ -28,6 +28,7 @@
 #include "executor/link_end.h"
 #include "executor/traffic.h"
 #include "link/flagged_network_link.h"
+#include "link/gpu_slots.h"
 #include "link/network_link.h"
 #include "link/rails.h"
 #include "link/route.h"
@@ -49,6 +50,9 @@ class NetworkLinks {
     /// Blocks' links of protocol ll, whose shape is their own.
     bool flagged = false;
     FlaggedTags tags = {};  ///< where `flagged`
+    /// Blocks' links of protocol simple: where their slots are (gpu_slot_link.h); null: in pinned
+    /// memory. On all ranks or none.
+    GpuSlots* gpu_slots = nullptr;
   };
 
   /// `bootstrap` outlives this. `transport` may be null when no link is asked for.
@@ -122,6 +126,8 @@ class NetworkLinks {
     unsigned turns = 0;
     void count(bool moved) noexcept { turns = moved ? 0 : turns + 1; }
   };
+  [[nodiscard]] std::unique_ptr<NetworkSender> make_sender(int peer) const;
+  [[nodiscard]] std::unique_ptr<NetworkReceiver> make_receiver(int peer) const;
   struct SendLink {
     Rest rest;
     std::vector<Rails::Pair> devices;

@@ -59,6 +59,9 @@ struct DeviceProperties {
   int max_grouped_receives = 1;
   unsigned memory_kinds = static_cast<unsigned>(MemoryKind::kHost);
   bool registration_is_global = true;  ///< registered memory serves every connection of the device
+  /// Where it takes GPU memory: a message there may need copies by CUDA, and a registration calls
+  /// of CUDA that allocate, which may wait for kernels.
+  bool gpu_memory_by_cuda = false;
 };
 
 /// A listener's address, which the caller sends to the connecting side. Opaque.

@@ -31,6 +31,7 @@ def test_the_cheapest_candidate_comes_first(pair: ropewalk.Communicator, operati
     times = [each["predicted_us"] for each in found["candidates"]]
     assert times == sorted(times) and times[0] > 0
     assert found["ranks"] == 2 and found["hosts"] == 1 and found["network"] is None
+    assert found["network_slots"] is None
     assert found["chosen"] in [each["algorithm"] for each in found["candidates"]]
     assert found["chosen_by"] == "cost model"
 

@@ -20,6 +20,9 @@
 //   no_peer             no GPU reaches another's memory
 //   no_marks            streams cannot write 64-bit values
 //   lazy                kernels are loaded at their first launch
+//   touchable           threads of the process reach what is allocated from now on at its public
+//                       address: those that stand in for a kernel's
+//   attribute=ID:VALUE  of each device
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -121,6 +124,8 @@ struct Faults {
   bool no_peer = false;
   bool no_marks = false;
   bool lazy = false;
+  bool touchable = false;
+  std::map<int, int> attributes;
 };
 
 // A mapped range of device memory.
@@ -273,6 +278,11 @@ void configure(const std::string& text) {
       faults.no_marks = true;
     else if (name == "lazy")
       faults.lazy = true;
+    else if (name == "touchable")
+      faults.touchable = true;
+    else if (name == "attribute")
+      faults.attributes[std::stoi(value.substr(0, value.find(':')))] =
+          std::stoi(value.substr(value.find(':') + 1));
     else if (name == "refuse")
       faults.refuse[value.substr(0, value.find(':'))] =
           std::stoi(value.substr(value.find(':') + 1));
@@ -547,6 +557,11 @@ EXPORT Result cuDeviceGetUuid_v2(char* uuid, int device) {
 }
 EXPORT Result cuDeviceGetAttribute(int* value, int attribute, int /*device*/) {
   ENTER("cuDeviceGetAttribute");
+  const auto told = state().faults.attributes.find(attribute);
+  if (told != state().faults.attributes.end()) {
+    *value = told->second;
+    return kOk;
+  }
   *value = (attribute == 122 && !state().faults.no_marks) || attribute == 124 ? 1 : 0;
   return kOk;
 }
@@ -656,6 +671,11 @@ EXPORT Result cuMemAlloc_v2(Pointer* address, std::size_t bytes) {
   if (range.descriptor < 0) return kOutOfMemory;
   range.alias = alias_of(range.descriptor, range.bytes);
   range.base = reinterpret_cast<Pointer>(reserve_aligned(range.bytes));
+  if (state().faults.touchable &&
+      mmap(reinterpret_cast<void*>(range.base), range.bytes, PROT_READ | PROT_WRITE,
+           MAP_SHARED | MAP_FIXED, range.descriptor, 0) == MAP_FAILED) {
+    return kOutOfMemory;
+  }
   range.number = ++state().last_number;
   *address = range.base;
   state().ranges[range.base] = range;

@@ -150,6 +150,8 @@ def _print(found: dict[str, Any]) -> None:
     links = "1 host" if found["network"] is None else f"{found['hosts']} hosts, {found['network']}"
     out = console.output()
     out.print(f"{found['operation']} of {found['bytes']} bytes, {found['ranks']} ranks on {links}")
+    if found["network_slots"] is not None:
+        out.print(f"slots of links between hosts: {found['network_slots']}")
     table = Table(box=None, pad_edge=False)
     planned = any(each["algbw_gbps"] is not None for each in found["candidates"])
     rates = ("GB/s at most",) if planned else ()

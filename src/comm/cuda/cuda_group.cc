@@ -147,9 +147,15 @@ bool wants_network_ll(const Config& config) {
   return protocol == "auto" || protocol == executor::name(Protocol::kLl);
 }
 
-link::DeviceNetwork::Options network_options(const Config& config, int device,
+link::DeviceNetwork::Options network_options(const Config& config, Runtime& runtime, int device,
                                              std::vector<int> nics, executor::Traffic* traffic) {
   link::DeviceNetwork::Options options;
+  options.gpu_slots = link::GpuSlots::options_of(config);
+  options.gpu_slots.gpu = [&runtime, device]() -> transport::window::Gpu& {
+    return runtime.gpus().at(device);
+  };
+  options.nics = nics;
+  options.deadline = deadline_of(config);
   options.cpus = [config, device, nics = std::move(nics)](const transport::Transport& transport) {
     return progress_cpus(config, device, nics, transport);
   };
@@ -163,7 +169,9 @@ link::DeviceNetwork::Options network_options(const Config& config, int device,
   }
   // The progress threads copy in parallel; a transport's own copying threads would wake too late
   // for pieces of a slot's size.
-  Config of_transport = transport::for_host_memory(config);
+  Config of_transport = options.gpu_slots.use == link::GpuSlots::Use::kOff
+                            ? transport::for_host_memory(config)
+                            : config;
   if (config.integer(Setting::kCopyThreads) == 0) {
     of_transport.set("COPY_THREADS", "1", "links of GPUs");
   }
@@ -268,7 +276,8 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   if (facts.num_hosts > 1 && (mapped_ == nullptr || !mapped_->windows().complete())) {
     network_ = std::make_unique<link::DeviceNetwork>(
         bootstrap, rails,
-        network_options(config, device_, nics_in_use(rails, rank_, facts.host_of_rank), traffic),
+        network_options(config, runtime, device_, nics_in_use(rails, rank_, facts.host_of_rank),
+                        traffic),
         [this](const Error&) { abort(); });
   }
   links_ = std::make_unique<link::DeviceLinks>(*peers_, layouts, mapped_.get(), network_.get(),
@@ -381,9 +390,11 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   }
   log::info(log::kInit, "rank {} of {} works on GPU {}: {} MiB of device memory{}", rank_, size_,
             device_, memory_bytes() >> 20,
-            network_ == nullptr ? ""
-                                : fmt::format(", {} MiB of pinned memory for links over {}",
-                                              network_->memory_bytes() >> 20, network_->name()));
+            network_ == nullptr
+                ? ""
+                : fmt::format(", {} MiB of pinned memory for links over {}{}",
+                              network_->memory_bytes() >> 20, network_->name(),
+                              network_->slots_on_gpu() ? ", slots on the GPU" : ""));
 }
 
 void CudaGroup::open_mapped_windows(bootstrap::Bootstrap& bootstrap, const Config& config,
@@ -454,7 +465,13 @@ tune::Tuner CudaGroup::tuner(const Config& config,
 }
 
 std::size_t CudaGroup::memory_bytes() const noexcept {
-  return peers_->device_bytes() + blocks_->bytes();
+  const std::size_t slots = network_ != nullptr ? network_->gpu_memory_bytes() : 0;
+  return peers_->device_bytes() + blocks_->bytes() + slots;
+}
+
+std::optional<std::string> CudaGroup::network_slots() const {
+  if (network_ == nullptr) return std::nullopt;
+  return network_->slots_on_gpu() ? "GPU memory" : "pinned memory";
 }
 
 // ---- collectives ------------------------------------------------------------------------

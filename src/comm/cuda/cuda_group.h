@@ -85,6 +85,7 @@ class CudaGroup final : public DeviceGroup {
   void finish(bootstrap::Bootstrap& bootstrap) override;
   [[nodiscard]] int device() const noexcept override { return device_; }
   [[nodiscard]] std::size_t memory_bytes() const noexcept override;
+  [[nodiscard]] std::optional<std::string> network_slots() const override;
 
  private:
   enum class Direct : std::uint8_t { kOff, kAuto, kOn };

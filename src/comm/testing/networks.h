@@ -51,10 +51,19 @@ inline const std::vector<Network>& networks() {
   return built;
 }
 
+/// The software bridges of all tests: their library does not look again where they are.
+inline const transport::SoftwareFabric& bridges() {
+#ifdef RW_STAND_IN_CUDA
+  static const transport::SoftwareFabric made("cuda_library " RW_STAND_IN_CUDA "\n");
+#else
+  static const transport::SoftwareFabric made;
+#endif
+  return made;
+}
+
 /// Has the one of networks() called `name` carry what ranks send each other, also within a host.
 inline void use_network(Runtime& runtime, std::string_view name) {
-  // Once for all tests: the software library does not look again where they are.
-  static const transport::SoftwareFabric bridges;
+  (void)bridges();
   const auto found = std::ranges::find(networks(), name, &Network::name);
   RW_ASSERT(found != networks().end());
   runtime.set("LINKS", "network", "test");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "executor/cuda/owned.h"
+#include "link/gpu_slot_link.h"
 #include "link/window_layout.h"
 
 namespace ropewalk::link {
@@ -58,6 +59,14 @@ DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap, const Rails& rails
     };
     std::unique_ptr<transport::Transport> transport = options.make_transport();
     name_ = transport->name();
+    if (t == 0) {
+      GpuSlots::Options of_slots = options.gpu_slots;
+      of_slots.end_bytes = gpu_slots_bytes(shape());
+      of_slots.block_bytes = kBlockBytes;
+      slots_ = GpuSlots::agree(bootstrap, *transport, options.nics, std::move(of_slots),
+                               options.deadline);
+    }
+    if (!of_links.flagged) of_links.gpu_slots = slots_.get();
     std::vector<int> cpus = options.cpus(*transport);
     auto links =
         std::make_unique<NetworkLinks>(bootstrap, std::move(transport), std::move(of_links));
@@ -93,8 +102,9 @@ bool DeviceNetwork::drain(Deadline deadline) {
 
 template <typename Function>
 auto DeviceNetwork::with_links_of(executor::Protocol protocol, int channel, Function&& function) {
-  pool_.reserve(protocol == executor::Protocol::kLl ? flagged_end_bytes()
-                                                    : network_end_bytes(shape()));
+  const bool simple = protocol == executor::Protocol::kSimple;
+  pool_.reserve(simple ? network_end_bytes(shape()) : flagged_end_bytes());
+  if (simple && slots_ != nullptr) slots_->reserve();
   return thread_of(protocol, channel).with_links(std::forward<Function>(function));
 }
 

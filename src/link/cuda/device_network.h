@@ -1,4 +1,5 @@
-// The network links of a rank's GPU: FIFOs in pinned host memory. Kernels write and read them, and
+// The network links of a rank's GPU: FIFOs in pinned host memory, of protocol simple with slots in
+// the GPU's where the transport takes that and a setting wants it. Kernels write and read them, and
 // threads move the data over a transport. The threads divide the channels among them, since one
 // core copies less than a GPU's link to the host carries.
 #pragma once
@@ -13,6 +14,7 @@
 
 #include "core/deadline.h"
 #include "executor/link_end.h"
+#include "link/gpu_slots.h"
 #include "link/memory_pool.h"
 #include "link/network_links.h"
 #include "link/progress_thread.h"
@@ -36,9 +38,13 @@ class DeviceNetwork {
     int threads = 1;                       ///< for long data, at least 1; may differ between ranks
     /// For the threads, as the transport's devices are placed; empty: any.
     std::function<std::vector<int>(const transport::Transport&)> cpus;
+    /// Of slots in GPU memory, and the transport's devices that links may take. Sizes are set here.
+    GpuSlots::Options gpu_slots;
+    std::vector<int> nics;
+    Deadline deadline = kNoDeadline;  ///< of what ranks tell each other of that
   };
 
-  /// `bootstrap` outlives this.
+  /// Collective. `bootstrap` outlives this.
   /// @param on_error as of ProgressThread; called once at most for each thread
   /// @throws Error kCuda, and as make_transport
   DeviceNetwork(bootstrap::Bootstrap& bootstrap, const Rails& rails, const Options& options,
@@ -62,8 +68,14 @@ class DeviceNetwork {
   /// The first thread's error that stopped a link.
   [[nodiscard]] std::optional<Error> failure() const;
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  /// Whether this rank's slots of protocol simple are in its GPU's memory.
+  [[nodiscard]] bool slots_on_gpu() const noexcept { return slots_ != nullptr && slots_->on_gpu(); }
   /// Bytes of pinned host memory.
   [[nodiscard]] std::size_t memory_bytes() const noexcept { return pool_.bytes(); }
+  /// Bytes of the GPU's memory.
+  [[nodiscard]] std::size_t gpu_memory_bytes() const noexcept {
+    return slots_ != nullptr ? slots_->memory_bytes() : 0;
+  }
 
  private:
   // The last thread serves the links of ll alone, so that long chunks do not delay them.
@@ -78,12 +90,13 @@ class DeviceNetwork {
   auto with_links_of(executor::Protocol protocol, int channel, Function&& function);
 
   int ranks_;
-  MemoryPool pool_;  // pinned memory that all GPUs see at its own address
+  MemoryPool pool_;                  // pinned memory that all GPUs see at its own address
+  std::unique_ptr<GpuSlots> slots_;  // null: all slots in the pool
   executor::CallTag* own_tag_ = nullptr;
   executor::CallTag* board_ = nullptr;
   std::string name_;
   int simple_threads_;
-  std::vector<std::unique_ptr<ProgressThread>> threads_;  // use the pool's memory
+  std::vector<std::unique_ptr<ProgressThread>> threads_;  // use the memory
 };
 
 }  // namespace ropewalk::link

@@ -96,6 +96,7 @@ class Auto final : public Transport {
           std::min(properties.max_grouped_receives, of.max_grouped_receives);
       // A connection may end on any of them.
       properties.memory_kinds &= of.memory_kinds;
+      properties.gpu_memory_by_cuda |= of.gpu_memory_by_cuda;
     }
     return properties;
   }

@@ -9,8 +9,8 @@
 #include "core/log.h"
 #include "transport/messaging/ofi/abi.h"
 #include "transport/messaging/ofi/endpoint.h"
-#include "transport/messaging/ofi/exported_memory.h"
 #include "transport/messaging/ofi/gpu_trial.h"
+#include "transport/window/device/exported_memory.h"
 
 namespace ropewalk::transport::ofi {
 
@@ -81,7 +81,7 @@ std::string Endpoint::register_by(Means means, const window::GpuMemory& memory,
       if (FI_VERSION_LT(library_->api(), kDmaBufSince)) {
         return fmt::format("libfabric {} cannot, 1.20 and later can", library_->version_text());
       }
-      std::optional<ExportedMemory> exported;
+      std::optional<window::ExportedMemory> exported;
       if (given == nullptr) exported.emplace(memory);
       const DmaBuf buffer = given != nullptr ? *given : exported->buffer();
       error = try_gpu_region(memory, access, &buffer, made.mr);

@@ -15,10 +15,10 @@
 
 #include "core/error.h"
 #include "core/testing/in_child.h"
-#include "transport/messaging/ofi/exported_memory.h"
 #include "transport/messaging/ofi/ofi.h"
 #include "transport/messaging/ofi/testing/stand_in.h"
 #include "transport/messaging/ofi/wire.h"
+#include "transport/window/device/exported_memory.h"
 #include "transport/window/device/gpu_memory.h"
 #include "transport/window/device/testing/on_device.h"
 #include "transport/window/device/testing/stand_in.h"
@@ -313,7 +313,7 @@ TEST_F(OfiGpu, WrongByDmaBufItIsRegisteredByAddress) {
   window::Gpu& gpu = gpus().gpus.at(0);
   constexpr std::size_t kBytes = 100'000;
   const window::DeviceBuffer memory(gpu, 1 << 20, window::DeviceBuffer::From::kAllocator);
-  const ExportedMemory exported(window::find_gpu_memory(gpus().gpus, memory.pointer(), kBytes));
+  const window::ExportedMemory exported(window::find_gpu_memory(gpus().gpus, memory.pointer(), kBytes));
   const DmaBuf given = exported.buffer();
   const auto from = sender_->register_dma_buf(memory.pointer(), kBytes, given);
   EXPECT_EQ(lines_with("is registered by address; by dma-buf: an RMA write to it reports"), 1);
@@ -347,7 +347,7 @@ TEST_F(OfiGpu, ADescriptorThatIsGivenIsUsed) {
     constexpr std::size_t kInto = 4096 + 123;
     window::DeviceBuffer memory(gpu, 1 << 20, window::DeviceBuffer::From::kAllocator);
     std::byte* const data = static_cast<std::byte*>(memory.pointer()) + kInto;
-    const ExportedMemory exported(window::find_gpu_memory(gpus().gpus, data, kBytes));
+    const window::ExportedMemory exported(window::find_gpu_memory(gpus().gpus, data, kBytes));
     const DmaBuf given = exported.buffer();
     EXPECT_EQ(given.offset, 123U);
     const long by_dma_buf = fabric_.count("dma_buf");

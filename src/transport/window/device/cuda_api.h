@@ -76,6 +76,12 @@ inline constexpr CuResult kCuNotReady = 600;
 inline constexpr CuResult kCuPeerAccessAlreadyEnabled = 704;
 inline constexpr CuResult kCuNotSupported = 801;
 
+inline constexpr int kCuAttributeCapabilityMajor = 75;
+inline constexpr int kCuAttributeCapabilityMinor = 76;
+inline constexpr int kCuAttributeHostPageTables = 100;  ///< the GPU uses the host's page tables
+/// How other PCIe devices' writes into the GPU's memory are ordered: 0 not at all, 100 for itself,
+/// 200 for all devices.
+inline constexpr int kCuAttributeWritesOrdering = 118;
 inline constexpr int kCuAttributeWrite64 = 122;  ///< of a device: 64-bit stream memory operations
 inline constexpr int kCuAttributeVirtualRdma = 110;  ///< virtual memory for other PCIe devices
 inline constexpr int kCuAttributeDmaBuf = 124;       ///< memory can be handed over by dma-buf

@@ -66,6 +66,7 @@ class SisciDriver final : public Driver {
     properties.speed_mbps = adapter.speed_mbps;
     properties.latency_us = kAdapterLatencyUs;
     if (cuda_) properties.memory_kinds |= static_cast<unsigned>(MemoryKind::kCuda);
+    properties.gpu_memory_by_cuda = cuda_ != nullptr;  // where it is staged
     return properties;
   }
 

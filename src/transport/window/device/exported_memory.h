@@ -5,7 +5,7 @@
 #include "transport/transport.h"
 #include "transport/window/device/gpu_memory.h"
 
-namespace ropewalk::transport::ofi {
+namespace ropewalk::transport::window {
 
 /// A dma-buf descriptor of the pages that the memory lies in. It may end as soon as the memory was
 /// registered with it.
@@ -13,7 +13,7 @@ class ExportedMemory {
  public:
   /// Does not wait for kernels.
   /// @throws Error kCuda, where the driver or the GPU cannot
-  explicit ExportedMemory(const window::GpuMemory& memory);
+  explicit ExportedMemory(const GpuMemory& memory);
   [[nodiscard]] DmaBuf buffer() const noexcept { return {descriptor_.get(), offset_}; }
 
  private:
@@ -21,4 +21,4 @@ class ExportedMemory {
   std::uint64_t offset_ = 0;
 };
 
-}  // namespace ropewalk::transport::ofi
+}  // namespace ropewalk::transport::window
