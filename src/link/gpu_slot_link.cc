@@ -114,11 +114,6 @@ GpuSlotReceiver::GpuSlotReceiver(const executor::FifoShape& shape, int peer,
       piece_(slots.take()),
       flushes_(slots.flushes()) {}
 
-GpuSlotReceiver::~GpuSlotReceiver() {
-  flush_.reset();
-  data_requests_.clear();
-}
-
 void GpuSlotReceiver::use(std::unique_ptr<transport::ReceiveConnection> connection) {
   NetworkReceiver::use(std::move(connection));
   if (piece_.data == nullptr) return;

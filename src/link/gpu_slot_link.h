@@ -52,7 +52,6 @@ class GpuSlotReceiver final : public NetworkReceiver {
   /// As GpuSlotSender.
   GpuSlotReceiver(const executor::FifoShape& shape, int peer, const FifoMaker& make_memory,
                   GpuSlots& slots);
-  ~GpuSlotReceiver() override;
   /// Where the connection does not take the slots' memory, the link has slots in pinned memory.
   void use(std::unique_ptr<transport::ReceiveConnection> connection) override;
   bool poll() override;
@@ -68,8 +67,9 @@ class GpuSlotReceiver final : public NetworkReceiver {
 
   SlotPiece piece_;
   bool flushes_;
+  // Destroyed bottom up: requests before the registration that they use. Heads are requests_,
+  // started_ of them.
   std::unique_ptr<transport::Registration> piece_registration_;
-  // Heads are requests_, started_ of them.
   std::deque<std::unique_ptr<transport::Request>> data_requests_;
   std::uint64_t data_started_ = 0;
   std::uint64_t data_arrived_ = 0;

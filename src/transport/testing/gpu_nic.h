@@ -47,10 +47,15 @@ namespace detail {
 class GpuNicRegistration final : public Registration {
  public:
   explicit GpuNicRegistration(GpuNicState& state) : state_(state) { ++state_.registered; }
-  ~GpuNicRegistration() override { --state_.registered; }
+  ~GpuNicRegistration() override {
+    RW_ASSERT(users == 0);
+    --state_.registered;
+  }
   GpuNicRegistration(const GpuNicRegistration&) = delete;
   GpuNicRegistration& operator=(const GpuNicRegistration&) = delete;
   [[nodiscard]] MemoryKind kind() const noexcept override { return MemoryKind::kCuda; }
+
+  int users = 0;  ///< requests that are not over
 
  private:
   GpuNicState& state_;
@@ -79,8 +84,18 @@ struct Passing {
 class GpuNicRequest final : public Request {
  public:
   GpuNicRequest(std::unique_ptr<Passing> passing, std::unique_ptr<Request> inner,
-                GpuNicState& state, std::deque<std::unique_ptr<Passing>>* landing)
-      : passing_(std::move(passing)), inner_(std::move(inner)), state_(state), landing_(landing) {}
+                GpuNicState& state, std::deque<std::unique_ptr<Passing>>* landing,
+                Registration* memory)
+      : passing_(std::move(passing)),
+        inner_(std::move(inner)),
+        state_(state),
+        landing_(landing),
+        memory_(static_cast<GpuNicRegistration&>(*memory)) {
+    ++memory_.users;
+  }
+  ~GpuNicRequest() override { --memory_.users; }
+  GpuNicRequest(const GpuNicRequest&) = delete;
+  GpuNicRequest& operator=(const GpuNicRequest&) = delete;
   std::optional<std::size_t> test() override {
     const std::optional<std::size_t> done = inner_->test();
     if (!done.has_value() || passing_ == nullptr || landing_ == nullptr) return done;
@@ -101,6 +116,7 @@ class GpuNicRequest final : public Request {
   std::unique_ptr<Request> inner_;  // uses it
   GpuNicState& state_;
   std::deque<std::unique_ptr<Passing>>* landing_;  // of a receive
+  GpuNicRegistration& memory_;
 };
 
 // Takes two looks: who asks once and goes on has not flushed.
@@ -155,7 +171,8 @@ class GpuNicSender final : public SendConnection {
         inner_->register_memory(passing->bytes.data(), bytes, MemoryKind::kHost);
     auto inner = inner_->send(passing->bytes.data(), bytes, tag, passing->registration.get());
     if (inner == nullptr) return nullptr;
-    return std::make_unique<GpuNicRequest>(std::move(passing), std::move(inner), state_, nullptr);
+    return std::make_unique<GpuNicRequest>(std::move(passing), std::move(inner), state_, nullptr,
+                                           registration);
   }
   void more_follow(bool follow) override { inner_->more_follow(follow); }
 
@@ -194,7 +211,8 @@ class GpuNicReceiver final : public ReceiveConnection {
     buffer.registration = passing->registration.get();
     auto inner = inner_->receive({&buffer, 1});
     if (inner == nullptr) return nullptr;
-    return std::make_unique<GpuNicRequest>(std::move(passing), std::move(inner), state_, &landing_);
+    return std::make_unique<GpuNicRequest>(std::move(passing), std::move(inner), state_, &landing_,
+                                           buffers.front().registration);
   }
   std::unique_ptr<Request> flush(std::span<const ReceiveBuffer>) override {
     const int number = ++state_.flushes;
