@@ -68,13 +68,13 @@ struct Loop {
 };
 
 /// Memory at one end of a trial.
-struct Place {
+struct TrialEnd {
   std::byte* data = nullptr;
   transport::Registration* registration = nullptr;
   bool on_gpu = false;
 };
 
-void move(Loop& loop, const Place& from, const Place& to, bool flushes) {
+void move(Loop& loop, const TrialEnd& from, const TrialEnd& to, bool flushes) {
   const ReceiveBuffer buffer{to.data, kTrialBytes, kTrialTag, to.registration};
   std::unique_ptr<transport::Request> receive;
   std::unique_ptr<transport::Request> send;
@@ -237,35 +237,34 @@ void GpuSlots::try_device(transport::Transport& transport, int device) {
       loop.sender->register_memory(host.data(), host.size(), MemoryKind::kHost);
   const auto host_target =
       loop.receiver->register_memory(host.data(), host.size(), MemoryKind::kHost);
-  const Place from[] = {{own.data, source.get(), true}, {host.data(), host_source.get(), false}};
-  const Place to[] = {{own.data + kTrialBytes, target.get(), true},
-                      {host.data() + kTrialBytes, host_target.get(), false}};
-  const auto fill = [&](const Place& place, std::span<const std::byte> bytes_of) {
-    if (place.on_gpu) {
-      gpu_->fill(reinterpret_cast<window::CuPointer>(place.data), bytes_of.data(), bytes_of.size());
+  const TrialEnd from[] = {{own.data, source.get(), true}, {host.data(), host_source.get(), false}};
+  const TrialEnd to[] = {{own.data + kTrialBytes, target.get(), true},
+                         {host.data() + kTrialBytes, host_target.get(), false}};
+  const auto fill = [&](const TrialEnd& end, std::span<const std::byte> bytes_of) {
+    if (end.on_gpu) {
+      gpu_->fill(reinterpret_cast<window::CuPointer>(end.data), bytes_of.data(), bytes_of.size());
     } else {
-      std::ranges::copy(bytes_of, place.data);
+      std::ranges::copy(bytes_of, end.data);
     }
   };
   unsigned seed = 0;
-  for (const Place& source_place : from) {
-    for (const Place& target_place : to) {
-      if (!source_place.on_gpu && !target_place.on_gpu) continue;
+  for (const TrialEnd& source_end : from) {
+    for (const TrialEnd& target_end : to) {
+      if (!source_end.on_gpu && !target_end.on_gpu) continue;
       const std::vector<std::byte> sent = pattern(kTrialBytes, ++seed);
-      fill(source_place, sent);
-      fill(target_place, std::vector<std::byte>(kTrialBytes, std::byte{0xd7}));
-      move(loop, source_place, target_place, flushes_);
+      fill(source_end, sent);
+      fill(target_end, std::vector<std::byte>(kTrialBytes, std::byte{0xd7}));
+      move(loop, source_end, target_end, flushes_);
       std::vector<std::byte> seen(kTrialBytes);
-      if (target_place.on_gpu) {
-        gpu_->fetch(seen.data(), reinterpret_cast<window::CuPointer>(target_place.data),
-                    seen.size());
+      if (target_end.on_gpu) {
+        gpu_->fetch(seen.data(), reinterpret_cast<window::CuPointer>(target_end.data), seen.size());
       } else {
-        std::copy_n(target_place.data, seen.size(), seen.data());
+        std::copy_n(target_end.data, seen.size(), seen.data());
       }
       if (seen == sent) continue;
       throw Error(Errc::kPeerLost, "a pattern from {} into {} came wrong",
-                  source_place.on_gpu ? "GPU memory" : "host memory",
-                  target_place.on_gpu ? "GPU memory" : "host memory");
+                  source_end.on_gpu ? "GPU memory" : "host memory",
+                  target_end.on_gpu ? "GPU memory" : "host memory");
     }
   }
 }

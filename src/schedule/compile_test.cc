@@ -360,11 +360,71 @@ TEST(CompileHierarchical, AReduceLeavesEachHostOnceOverAllOfItsRanks) {
   }
 }
 
-TEST(CompileHierarchical, RefusesHostsThatAreNotAlike) {
-  const char* const why = "it needs at least two hosts, and on each the same number of ranks";
+// Hosts with unequally many ranks: whatever their order, one after the other and dealt out.
+std::vector<int> unequal_hosts(const std::vector<int>& ranks_on, bool in_turn) {
+  std::vector<int> host_of_rank;
+  for (int index = 0; index < std::ranges::max(ranks_on); ++index) {
+    for (std::size_t host = 0; host < ranks_on.size(); ++host) {
+      if (index < ranks_on[host]) host_of_rank.push_back(static_cast<int>(host));
+    }
+  }
+  if (!in_turn) std::ranges::sort(host_of_rank);
+  return host_of_rank;
+}
+
+TEST(CompileHierarchical, ServesHostsWithUnequallyManyRanks) {
+  const std::vector<std::vector<int>> machines = {{2, 1},    {1, 2},    {3, 1},       {1, 8},
+                                                  {3, 2},    {2, 4},    {5, 2},       {7, 3},
+                                                  {2, 1, 1}, {1, 3, 2}, {4, 3, 2, 1}, {1, 1, 6, 1}};
+  for (const std::vector<int>& ranks_on : machines) {
+    for (const bool in_turn : {false, true}) {
+      const std::vector<int> hosts = unequal_hosts(ranks_on, in_turn);
+      const auto ranks = static_cast<int>(hosts.size());
+      for (const Collective collective :
+           {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+            Collective::kBroadcast, Collective::kReduce}) {
+        for (int root = 0; root < (has_root(collective) ? ranks : 1); ++root) {
+          SCOPED_TRACE(fmt::format("{} {} in_turn={} root={}", name(collective),
+                                   fmt::join(ranks_on, "+"), in_turn, root));
+          Request request = on_hosts(collective, hosts, root);
+          request.channels = 2;
+          const CheckReport report = check(compile("hierarchical", request), 2);
+          ASSERT_TRUE(report.accepted) << report.defects.front();
+        }
+      }
+    }
+  }
+}
+
+// Out of each host goes as much as where hosts have equally many ranks, spread over the ranks of
+// the host that has more.
+TEST(CompileHierarchical, SendsNoMoreBetweenUnequalHosts) {
+  const std::vector<int> hosts = {0, 0, 1};
+  const auto out_of = [&](Collective collective, int root) {
+    const CheckReport report = check(compile("hierarchical", on_hosts(collective, hosts, root)));
+    EXPECT_TRUE(report.accepted);
+    std::vector<double> out(3);
+    for (const LinkLoad& link : report.links) {
+      const auto from = static_cast<std::size_t>(link.source);
+      if (hosts[from] != hosts[static_cast<std::size_t>(link.destination)]) out[from] += link.units;
+    }
+    return out;
+  };
+  EXPECT_EQ(out_of(Collective::kAllReduce, 0), (std::vector<double>{0.5, 0.5, 1}));
+  EXPECT_EQ(out_of(Collective::kBroadcast, 0), (std::vector<double>{0.5, 0.5, 0}));
+  EXPECT_EQ(out_of(Collective::kBroadcast, 2), (std::vector<double>{0, 0, 1}));
+  EXPECT_EQ(out_of(Collective::kReduce, 2), (std::vector<double>{0.5, 0.5, 0}));
+  EXPECT_EQ(out_of(Collective::kReduce, 1), (std::vector<double>{0, 0, 1}));
+  // Of the two blocks of one host the other sends both, and gets one.
+  EXPECT_EQ(out_of(Collective::kReduceScatter, 0), (std::vector<double>{1, 0, 2}));
+  EXPECT_EQ(out_of(Collective::kAllGather, 0), (std::vector<double>{1, 1, 1}));
+}
+
+TEST(CompileHierarchical, RefusesHostsWithNothingToDoWithin) {
+  const char* const why = "it needs at least two hosts, and on one of them at least two ranks";
   for (const std::vector<int>& hosts :
        {std::vector<int>{}, std::vector<int>{0, 0, 0, 0}, std::vector<int>{0, 1, 2, 3},
-        std::vector<int>{0, 0, 0, 1}, std::vector<int>{0, 0, 2, 2}}) {
+        std::vector<int>{0, 0, 2, 2}}) {
     expect_refused("hierarchical", {Collective::kAllReduce, 4, 0, 1, {}, hosts}, why);
   }
   expect_refused("hierarchical", on_hosts(Collective::kGather, {0, 0, 1, 1}), "those that have");

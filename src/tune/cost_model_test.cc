@@ -268,11 +268,17 @@ TEST(CostModel, LongAllReducesOverEqualHostsAreHierarchical) {
     EXPECT_EQ(choice(Collective::kReduceScatter, 1 << 20, facts).algorithm, "hierarchical");
     EXPECT_EQ(choice(Collective::kAllGather, 1 << 20, facts).algorithm, "hierarchical");
   }
-  const GroupFacts unequal = on_two_hosts({0, 0, 0, 1, 1, 1, 1, 1});
-  EXPECT_NE(choice(Collective::kAllReduce, 16 << 20, unequal).algorithm, "hierarchical");
 }
 
-TEST(CostModel, ForcedWhereHostsAreNotAlikeItSaysWhatItNeeds) {
+// Those of unequal hosts are candidates, too.
+TEST(CostModel, LongAllReducesOverUnequalHostsMayBeHierarchical) {
+  for (const Collective collective : {Collective::kAllReduce, Collective::kReduce}) {
+    EXPECT_EQ(choice(collective, 16 << 20, on_two_hosts({0, 0, 0, 0, 0, 0, 0, 1})).algorithm,
+              "hierarchical");
+  }
+}
+
+TEST(CostModel, ForcedWhereEachRankIsAHostItSaysWhatItNeeds) {
   Config config = Config::load();
   config.set("ALGORITHM", "all_reduce=hierarchical", "test");
   schedule::CheckedSchedules schedules;
@@ -282,7 +288,10 @@ TEST(CostModel, ForcedWhereHostsAreNotAlikeItSaysWhatItNeeds) {
   for (const Collective other : {Collective::kReduce, Collective::kBroadcast}) {
     EXPECT_EQ(tuner.choose(other, 0, 8)->algorithm, choice(other, 8, equal).algorithm);
   }
-  Tuner other = host_tuner(config, on_two_hosts({0, 0, 0, 1, 1, 1, 1, 1}), {}, schedules);
+  GroupFacts alone = on_two_hosts({0, 1, 2, 3, 4, 5, 6, 7});
+  alone.num_hosts = 8;
+  alone.max_ranks_per_host = 1;
+  Tuner other = host_tuner(config, alone, {}, schedules);
   try {
     std::ignore = other.choose(Collective::kAllReduce, 0, 8);
     ADD_FAILURE();

@@ -1,7 +1,9 @@
 #include "tune/device_pricing.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -9,6 +11,7 @@
 
 #include "executor/block/launch.h"
 #include "schedule/checked.h"
+#include "tune/tuner.h"
 
 namespace ropewalk::tune {
 namespace {
@@ -64,6 +67,40 @@ TEST(DevicePricing, OverANetworkLongAllReducesAreHierarchical) {
               0.05 * bytes / constants.network_rate);
   EXPECT_NEAR(seconds("ring") / seconds("hierarchical"), 14.0 / 8, 0.05);
   EXPECT_NEAR(seconds("two_shot") / seconds("hierarchical"), 4, 0.1);
+}
+
+// Hosts with unequally many GPUs: hierarchical schedules are candidates, and taken unasked.
+TEST(DevicePricing, OverUnequalHostsHierarchicalSchedulesAreChosen) {
+  DeviceLimits limits = nvlink();
+  limits.network = true;
+  limits.channels = 16;
+  const auto algorithms = [&](const std::vector<int>& hosts, Collective collective,
+                              std::size_t bytes) {
+    GroupFacts facts;
+    facts.num_ranks = static_cast<int>(hosts.size());
+    facts.num_hosts = 2;
+    facts.max_ranks_per_host = static_cast<int>(std::ranges::count(hosts, 0));
+    facts.host_of_rank = hosts;
+    schedule::CheckedSchedules schedules;
+    Tuner tuner = device_tuner(Config::load(), facts, limits, DeviceConstants(), schedules);
+    std::vector<std::string> names = {tuner.choose(collective, 0, bytes)->algorithm};
+    for (const Choice& each : tuner.priced(collective, 0, bytes)) names.push_back(each.algorithm);
+    return names;
+  };
+  const std::vector<int> two_and_one = {0, 0, 1};
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}) {
+    EXPECT_THAT(algorithms(two_and_one, collective, 64 << 20), ::testing::Contains("hierarchical"));
+  }
+  for (const std::size_t bytes : {std::size_t{8}, std::size_t{64} << 20}) {
+    EXPECT_EQ(algorithms(two_and_one, Collective::kAllGather, bytes).front(), "hierarchical");
+    EXPECT_EQ(algorithms(two_and_one, Collective::kReduceScatter, bytes).front(), "hierarchical");
+  }
+  const std::vector<int> three_and_two = {0, 0, 0, 1, 1};
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}) {
+    EXPECT_EQ(algorithms(three_and_two, collective, 64 << 20).front(), "hierarchical");
+  }
 }
 
 // Two GPUs on each of two hosts, as they were measured (benchmarks/results/hierarchical.txt).
