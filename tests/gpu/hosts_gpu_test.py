@@ -45,6 +45,15 @@ def test_by_threads_over_shared_memory(ranks: int) -> None:
     assert "pinned memory for links over shm" in said[0]
 
 
+@pytest.mark.parametrize("net", ["sisci", "cuda_ipc"])
+@pytest.mark.parametrize(("ranks", "hosts"), [(2, 2), (3, 2)])
+def test_slots_in_gpu_memory(net: str, ranks: int, hosts: int) -> None:
+    settings = over_bridges() if net == "sisci" else {"NET": net}
+    settings |= {"LINKS": "network", "NET_GPU_SLOTS": "on", "NET_GPU_FLUSH": "always"}
+    said = run("collectives", ranks, hosts, DEBUG="INFO", **settings)
+    assert "slots on the GPU" in said[0]
+
+
 def test_windows_are_what_shared_memory_gives() -> None:
     said = run("graph", 2, 2, NET="shm", DEBUG="INFO")
     assert "of different hosts over shm" in said[0]
