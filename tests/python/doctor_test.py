@@ -238,6 +238,39 @@ def test_no_libfabric_is_no_failure_and_another_library_is(
     assert "OFI_LIBRARY" in library["cause"]
 
 
+STRICT = Path(BUILD or "", "tests", "libstrict_libfabric.so").resolve()
+
+
+@pytest.mark.skipif(not STRICT.exists(), reason="this build has no stand-in for libfabric")
+def test_nics_say_where_and_how_fast_they_are(program: Program) -> None:
+    addresses = sorted(path.name for path in Path("/sys/bus/pci/devices").glob("*"))
+    if len(addresses) < 2:
+        pytest.skip("this machine has no two PCI devices to name")
+    nics = {"fast0": (addresses[0], 200), "fast1": (addresses[1], 100)}
+    listed = [
+        f"nic={name}/{pci}/{gbits}/0c:42:a1:00:00:{gbits:02x}" for name, (pci, gbits) in nics.items()
+    ]
+    environment = {
+        **SOCKETS,
+        "ROPEWALK_OFI_LIBRARY": str(STRICT),
+        "RW_STRICT_LIBFABRIC": ",".join(["local,virtual,provider_key,endpoint", *listed]),
+    }
+    checks = fabrics(program, environment)
+    for name, (pci, gbits) in nics.items():
+        (check,) = [each for each in checks if each["what"] == f"tcp;ofi_rxm on {name}"]
+        assert check["outcome"] == "passed", check
+        guid = f"GUID 0c42a10000{gbits:02x}"
+        assert check["found"].startswith(f"{gbits} Gbit/s, PCI {pci}, {guid}; "), check
+
+
+@pytest.mark.skipif(not STRICT.exists(), reason="this build has no stand-in for libfabric")
+def test_a_provider_that_demands_what_is_not_offered(program: Program) -> None:
+    environment = {**SOCKETS, "ROPEWALK_OFI_LIBRARY": str(STRICT), "RW_STRICT_LIBFABRIC": "raw"}
+    (library,) = fabrics(program, environment, 1)
+    assert library["outcome"] == "failed"
+    assert "tcp;ofi_rxm demands FI_MR_RAW" in library["found"], library
+
+
 RAILS = "rails (setting RAILS)"
 
 

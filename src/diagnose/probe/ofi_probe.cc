@@ -70,8 +70,7 @@ Checks fabrics() {
   for (int device = 0; device < over->num_devices(); ++device) {
     const transport::DeviceProperties properties = over->properties(device);
     Check check = self_messages(
-        *over, device,
-        fmt::format("{:.0f} Gbit/s; this host reaches itself", properties.speed_mbps / 1000),
+        *over, device, described(properties) + "; this host reaches itself",
         "the provider's own requirements (fi_info -p, FI_LOG_LEVEL=warn); the log with DEBUG=INFO "
         "and DEBUG_SUBSYS=NET tells what was tried",
         "the provider cannot reach this host from itself, or a firewall drops what it sends");

@@ -78,8 +78,7 @@ Checks omni_path() {
     const transport::DeviceProperties properties = over->properties(device);
     if (!found.shared_memory) checks.push_back(permissions(properties.name));
     Check check = self_messages(
-        *over, device,
-        fmt::format("{:.0f} Gbit/s; this host reaches itself", properties.speed_mbps / 1000),
+        *over, device, described(properties) + "; this host reaches itself",
         "what libpsm2 says of itself (PSM2_TRACEMASK=0x1c3); the log with DEBUG=INFO and "
         "DEBUG_SUBSYS=NET tells what was tried; PSM2_KASSIST_MODE=none where processes may not "
         "read each other's memory",

@@ -1,10 +1,13 @@
 #include "diagnose/probe/self_messages.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/error.h"
@@ -82,6 +85,15 @@ class SelfConnection {
 };
 
 }  // namespace
+
+std::string described(const transport::DeviceProperties& properties) {
+  std::string words = fmt::format("{:.0f} Gbit/s", properties.speed_mbps / 1000);
+  if (!properties.pci_path.empty()) {
+    words += ", PCI " + std::filesystem::path(properties.pci_path).filename().string();
+  }
+  if (properties.guid != 0) words += fmt::format(", GUID {:012x}", properties.guid);
+  return words;
+}
 
 Check self_messages(transport::Transport& over, int device, const std::string& found,
                     const std::string& cause, const std::string& no_answer) {

@@ -8,6 +8,10 @@
 
 namespace ropewalk::diagnose::probe {
 
+/// What a device says of itself: "200 Gbit/s, PCI 0000:3b:00.0, GUID 0c42a100005f", without what it
+/// does not know.
+std::string described(const transport::DeviceProperties& properties);
+
 /// Connects the device with itself, moves 16 MiB and compares it, then times long and short
 /// messages. Both ends are driven by the calling thread. What goes wrong is the check's outcome,
 /// and what the transport warns of its cause: messages that pass all the same are a degraded path.

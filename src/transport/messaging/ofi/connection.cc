@@ -67,7 +67,7 @@ void FabricRegistration::check_holds(const void* data, std::size_t bytes) const 
 
 FabricRegistration::~FabricRegistration() {
   const Lock lock(endpoint_->mutex);
-  region.mr.reset();
+  region.close();
 }
 
 Connection::Connection(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::string peer,

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "core/first_line.h"
+#include "transport/messaging/ofi/modes.h"
 
 namespace ropewalk::transport::ofi {
 namespace {
@@ -47,14 +48,14 @@ struct Answer {
   int error = 0;
 };
 
-Answer ask(const Library& library, const Wish& wish, std::string_view provider) {
+Answer ask(const Library& library, const Wish& wish, std::string_view provider,
+           bool every_mode = false) {
   Library::Info hints = library.new_info();
   hints->caps = wish.caps;
-  // To accept a mode is to obey it: see endpoint.h.
-  hints->mode = FI_CONTEXT | FI_CONTEXT2;
+  hints->mode = every_mode ? kEveryMode : kModes;
   hints->ep_attr->type = FI_EP_RDM;
-  hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY |
-                                FI_MR_ENDPOINT | (wish.gpu_memory ? FI_MR_HMEM : 0);
+  hints->domain_attr->mr_mode =
+      every_mode ? kEveryRegistrationMode : kRegistrationModes | (wish.gpu_memory ? FI_MR_HMEM : 0);
   // All calls to a domain's objects are made with one lock held.
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->domain_attr->data_progress = FI_PROGRESS_UNSPEC;
@@ -141,6 +142,33 @@ LargePath path_of(const fi_info& info, std::string_view wanted) {
   return in_order ? LargePath::kWriteInOrder : LargePath::kWriteConfirmed;
 }
 
+// Why a NIC cannot be used; empty if it can.
+std::string why_unfit(const fi_info& info, bool gpu_memory) {
+  if (const std::string modes = unmet_modes(info, gpu_memory); !modes.empty()) {
+    return fmt::format("{} demands {}, which this transport does not offer",
+                       text_of(info.fabric_attr->prov_name), modes);
+  }
+  if (info.nic != nullptr && info.nic->link_attr != nullptr &&
+      info.nic->link_attr->state == FI_LINK_DOWN) {
+    return fmt::format("the link of {} is down", nic_name(info));
+  }
+  return {};
+}
+
+// The providers that would fit but for the modes that they demand, and these; empty if there are
+// none. For a provider that lists nothing to who does not offer them.
+std::string demands(const Library& library, std::string_view provider) {
+  std::string all;
+  std::set<std::string> seen;
+  const Answer answer = ask(library, kWishes.back(), provider, true);
+  for (const fi_info* info = answer.list.get(); answer.error == 0 && info != nullptr;
+       info = info->next) {
+    const std::string words = why_unfit(*info, false);
+    if (!words.empty() && seen.insert(words).second) all += (all.empty() ? "" : "; ") + words;
+  }
+  return all;
+}
+
 // @return nothing for an interface that is not chosen
 std::optional<Device> device_of(const Library& library, const fi_info& info,
                                 const std::vector<tcp::Interface>& interfaces,
@@ -201,6 +229,10 @@ Gathered gather(const Library& library, const Selection& selection, std::span<co
       continue;
     }
     for (const fi_info* info = answer.list.get(); info != nullptr; info = info->next) {
+      if (const std::string why = why_unfit(*info, wish.gpu_memory); !why.empty()) {
+        all.why_not = why;
+        continue;
+      }
       std::optional<Device> device = device_of(library, *info, interfaces, selection.large);
       if (!device) {
         all.why_not = "SOCKET_IFNAME excludes its interfaces";
@@ -233,6 +265,9 @@ Listing find_devices(const Library& library, const Selection& selection) {
   }
   auto [all, why] = gather(library, selection, kWishes, interfaces);
   if (all.empty()) {
+    if (const std::string modes = demands(library, selection.provider); !modes.empty()) {
+      why += why == modes ? "" : fmt::format(" ({})", modes);
+    }
     return {
         {},
         selection.provider.empty() ? why : fmt::format("provider {}: {}", selection.provider, why)};

@@ -109,7 +109,7 @@ struct Endpoint::Buffer {
 
 struct Endpoint::Block {
   std::unique_ptr<std::byte[]> memory;
-  Fid<fid_mr> mr;
+  Region region;
   std::vector<Buffer> buffers;
 };
 
@@ -138,8 +138,20 @@ Endpoint::Endpoint(std::shared_ptr<const Library> library, const Device& device,
 
 Endpoint::~Endpoint() { close_all(); }
 
+// Providers with FI_MR_ENDPOINT refuse to close an endpoint to which regions are bound (cxi:
+// FI_EBUSY).
+void Endpoint::close_endpoint() noexcept {
+  for (fid_mr* const region : std::exchange(bound_, {})) fi_close(&region->fid);
+  fid_ep* const endpoint = endpoint_.release();
+  if (endpoint == nullptr) return;
+  if (const int error = fi_close(&endpoint->fid); error != 0) {
+    log::warn("ofi: fi_close of an endpoint of {} on {}: {}", device_.provider, device_.name,
+              library_->words(error));
+  }
+}
+
 void Endpoint::close_all() noexcept {
-  endpoint_.reset();
+  close_endpoint();
   blocks_.clear();
   addresses_.reset();
   queue_.reset();
@@ -250,8 +262,7 @@ std::uint32_t Endpoint::issue_tickets(Member& member, std::size_t count) {
   return first;
 }
 
-int Endpoint::try_region(const std::function<int(std::uint64_t, fid_mr**)>& call,
-                         Fid<fid_mr>& made) {
+int Endpoint::try_region(const std::function<int(std::uint64_t, fid_mr**)>& call, Region& made) {
   fid_mr* region = nullptr;
   int error = 0;
   // Keys of our own may be taken still, where they are few and began again.
@@ -262,19 +273,27 @@ int Endpoint::try_region(const std::function<int(std::uint64_t, fid_mr**)>& call
     if (error != -FI_ENOKEY) break;
   }
   if (error != 0) return error;
-  made.reset(region);
-  if (!bound_regions_) return 0;
-  error = fi_mr_bind(region, &endpoint_->fid, 0);
-  if (error == 0) error = fi_mr_enable(region);
-  if (error != 0) {
-    throw Error(Errc::kSystem, "fi_mr_bind (provider {}, {}): {}", device_.provider, device_.name,
-                library_->words(error));
+  made.mr = {region, CloseRegion{}};
+  if (bound_regions_) {
+    error = fi_mr_bind(region, &endpoint_->fid, 0);
+    if (error == 0) {
+      bound_.insert(made.mr.release());
+      made.mr = {region, CloseRegion{&bound_}};
+      error = fi_mr_enable(region);
+    }
+    if (error != 0) {
+      throw Error(Errc::kSystem, "fi_mr_bind (provider {}, {}): {}", device_.provider, device_.name,
+                  library_->words(error));
+    }
   }
+  // Not known before it is enabled.
+  made.descriptor = fi_mr_desc(region);
+  made.key = fi_mr_key(region);
   return 0;
 }
 
-Fid<fid_mr> Endpoint::make_region(void* data, std::size_t bytes, std::uint64_t access) {
-  Fid<fid_mr> made;
+Region Endpoint::make_region(void* data, std::size_t bytes, std::uint64_t access) {
+  Region made;
   const int error = try_region(
       [&](std::uint64_t key, fid_mr** region) {
         return fi_mr_reg(domain_.get(), data, std::max<std::size_t>(bytes, 1), access, 0, key, 0,
@@ -288,12 +307,14 @@ Fid<fid_mr> Endpoint::make_region(void* data, std::size_t bytes, std::uint64_t a
                 bytes, device_.provider, device_.name, library_->words(error),
                 messaging::locked_memory_limit());
   }
+  made.base = reinterpret_cast<std::uint64_t>(data);
+  made.bytes = bytes;
   return made;
 }
 
 Region Endpoint::register_memory(void* data, std::size_t bytes, std::uint64_t access) {
   if (retired()) throw Error(Errc::kPeerLost, "{}", "ofi: the endpoint was closed");
-  return {make_region(data, bytes, access), reinterpret_cast<std::uint64_t>(data), bytes, nullptr};
+  return make_region(data, bytes, access);
 }
 
 std::uint64_t Endpoint::remote_address(const Region& region, const void* data) const noexcept {
@@ -308,19 +329,19 @@ void Endpoint::make_block(std::size_t count, bool receiving) {
   const bool read = takes_gpu_memory() && !receiving;
   if (mr_local_ || read) {
     const std::uint64_t access = receiving ? FI_RECV : FI_SEND | FI_WRITE;
-    block->mr = make_region(block->memory.get(), count * kBufferBytes,
-                            access | (read ? FI_READ | FI_REMOTE_READ : 0));
+    block->region = make_region(block->memory.get(), count * kBufferBytes,
+                                access | (read ? FI_READ | FI_REMOTE_READ : 0));
   }
   block->buffers = std::vector<Buffer>(count);
   for (std::size_t i = 0; i < count; ++i) {
     Buffer& buffer = block->buffers[i];
     buffer.endpoint = this;
     buffer.data = block->memory.get() + i * kBufferBytes;
-    buffer.descriptor = block->mr == nullptr ? nullptr : fi_mr_desc(block->mr.get());
+    buffer.descriptor = block->region.descriptor;
     if (read) {
       buffer.address =
           virtual_addresses_ ? reinterpret_cast<std::uint64_t>(buffer.data) : i * kBufferBytes;
-      buffer.key = fi_mr_key(block->mr.get());
+      buffer.key = block->region.key;
     }
     buffer.operation.owner = &buffer;
     buffer.operation.finished = receiving ? buffer_received : buffer_sent;
@@ -437,7 +458,7 @@ bool Endpoint::copy_to_gpu(const Region& region, void* to, std::span<const std::
   Buffer* const buffer = take_buffer();
   if (buffer == nullptr) return false;
   std::memcpy(buffer->data, from.data(), from.size());
-  if (!read({self_, buffer->address, buffer->key}, to, from.size(), region.descriptor(),
+  if (!read({self_, buffer->address, buffer->key}, to, from.size(), region.descriptor,
             buffer->operation)) {
     return false;
   }
@@ -453,7 +474,7 @@ bool Endpoint::flush_gpu(const Region& region, const void* from, std::size_t byt
   if (retired()) return false;
   Buffer* const buffer = take_buffer();
   if (buffer == nullptr) return false;
-  if (!read({self_, remote_address(region, from), fi_mr_key(region.mr.get())}, buffer->data,
+  if (!read({self_, remote_address(region, from), region.key}, buffer->data,
             std::min(bytes, kEnough), buffer->descriptor, buffer->operation)) {
     return false;
   }
@@ -592,7 +613,7 @@ void Endpoint::progress_all() {
 void Endpoint::retire(const std::string& reason) {
   if (retired()) return;
   log::warn("ofi: the endpoint of {} on {} is closed: {}", device_.provider, device_.name, reason);
-  endpoint_.reset();
+  close_endpoint();
   for (const auto& [number, member] : members_) member->on_retired(reason);
 }
 

@@ -29,6 +29,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -64,14 +65,30 @@ struct CloseFid {
 template <typename T>
 using Fid = std::unique_ptr<T, CloseFid<T>>;
 
-/// Memory made known to the provider.
+/// The regions that are bound to an endpoint (FI_MR_ENDPOINT) and open: it cannot be closed before
+/// they are.
+using BoundRegions = std::set<fid_mr*>;
+
+/// Closes a region, unless its endpoint has done so. With the endpoint's mutex held.
+struct CloseRegion {
+  BoundRegions* bound = nullptr;  ///< null: not bound to an endpoint
+  void operator()(fid_mr* region) const noexcept {
+    if (bound == nullptr || bound->erase(region) > 0) fi_close(&region->fid);
+  }
+};
+
+/// Memory made known to the provider. Must not outlive its endpoint.
 struct Region {
-  Fid<fid_mr> mr;
+  std::unique_ptr<fid_mr, CloseRegion> mr;
   std::uint64_t base = 0;
   std::uint64_t bytes = 0;
   window::Gpu* gpu = nullptr;  ///< whose memory it is; null: host memory
-  [[nodiscard]] void* descriptor() const noexcept {
-    return mr == nullptr ? nullptr : fi_mr_desc(mr.get());
+  // As the provider has them; copies, since an endpoint that was closed has closed its regions.
+  void* descriptor = nullptr;
+  std::uint64_t key = 0;
+  void close() noexcept {
+    mr.reset();
+    descriptor = nullptr;
   }
 };
 
@@ -246,12 +263,13 @@ class Endpoint {
   void open();
   void close_all() noexcept;
   void forbid_cuda(fid_ep* endpoint);
-  Fid<fid_mr> make_region(void* data, std::size_t bytes, std::uint64_t access);
+  void close_endpoint() noexcept;
+  Region make_region(void* data, std::size_t bytes, std::uint64_t access);
   /// Registers with keys of ours until one is free.
   /// @return libfabric's error; 0: `made` is owned, and bound
-  int try_region(const std::function<int(std::uint64_t, fid_mr**)>& call, Fid<fid_mr>& made);
+  int try_region(const std::function<int(std::uint64_t, fid_mr**)>& call, Region& made);
   int try_gpu_region(const window::GpuMemory& memory, std::uint64_t access, const DmaBuf* by,
-                     Fid<fid_mr>& made);
+                     Region& made);
   /// Tries `means` for the GPU's memory, unless it was tried. @return why it is not used, or empty
   std::string trial_of(window::Gpu& gpu, Means means) RW_REQUIRES(mutex);
   void set_means(const window::Gpu& gpu, Means means);
@@ -299,6 +317,7 @@ class Endpoint {
   Fid<fid_cq> queue_;
   Fid<fid_av> addresses_;
   Fid<fid_ep> endpoint_;
+  BoundRegions bound_;
   std::vector<std::byte> address_;
   std::map<std::string, fi_addr_t> peers_ RW_GUARDED_BY(mutex);  // by the bytes of their addresses
   std::map<std::uint32_t, Member*> members_ RW_GUARDED_BY(mutex);

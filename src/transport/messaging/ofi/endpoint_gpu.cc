@@ -43,7 +43,7 @@ void Endpoint::forbid_cuda(fid_ep* endpoint) {
 }
 
 int Endpoint::try_gpu_region(const window::GpuMemory& memory, std::uint64_t access,
-                             const DmaBuf* by, Fid<fid_mr>& made) {
+                             const DmaBuf* by, Region& made) {
   RegionAttributes attributes;
   attributes.access = access;
   attributes.kind = FI_HMEM_CUDA;
@@ -76,7 +76,7 @@ std::string Endpoint::register_by(Means means, const window::GpuMemory& memory,
   try {
     int error = 0;
     if (means == Means::kAddress) {
-      error = try_gpu_region(memory, access, nullptr, made.mr);
+      error = try_gpu_region(memory, access, nullptr, made);
     } else {
       if (FI_VERSION_LT(library_->api(), kDmaBufSince)) {
         return fmt::format("libfabric {} cannot, 1.20 and later can", library_->version_text());
@@ -84,11 +84,11 @@ std::string Endpoint::register_by(Means means, const window::GpuMemory& memory,
       std::optional<window::ExportedMemory> exported;
       if (given == nullptr) exported.emplace(memory);
       const DmaBuf buffer = given != nullptr ? *given : exported->buffer();
-      error = try_gpu_region(memory, access, &buffer, made.mr);
+      error = try_gpu_region(memory, access, &buffer, made);
     }
     if (error != 0) return fmt::format("fi_mr_regattr: {}", library_->words(error));
   } catch (const Error& error) {
-    made.mr.reset();
+    made.close();
     return error.what();
   }
   made.base = memory.data;

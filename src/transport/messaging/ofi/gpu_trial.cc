@@ -122,13 +122,13 @@ class Trial {
     start(
         [&](Operation& operation) RW_NO_THREAD_ANALYSIS {
           return endpoint_.receive_tagged(tag, on_gpu + kGpuBytes / 2, kTrialBytes,
-                                          of_gpu_.descriptor(), operation);
+                                          of_gpu_.descriptor, operation);
         },
         *receives);
     try {
       move(kWhat, [&](Operation& operation) RW_NO_THREAD_ANALYSIS {
         const iovec from{on_gpu, kTrialBytes};
-        std::array<void*, 1> descriptor{of_gpu_.descriptor()};
+        std::array<void*, 1> descriptor{of_gpu_.descriptor};
         return endpoint_.send_tagged(endpoint_.self(), tag, {&from, 1}, descriptor, operation);
       });
     } catch (const Error&) {
@@ -149,16 +149,16 @@ class Trial {
   bool write(std::byte* to, const Region& region, std::byte* local, const Region& local_region,
              bool confirmed, Operation& operation) RW_NO_THREAD_ANALYSIS {
     const iovec from{local, kTrialBytes};
-    std::array<void*, 1> descriptor{local_region.descriptor()};
+    std::array<void*, 1> descriptor{local_region.descriptor};
     return endpoint_.write(remote(region, to), {&from, 1}, descriptor, confirmed, 0, operation);
   }
   bool read(std::byte* from, const Region& region, std::byte* local, const Region& local_region,
             Operation& operation) RW_NO_THREAD_ANALYSIS {
-    return endpoint_.read(remote(region, from), local, kTrialBytes, local_region.descriptor(),
+    return endpoint_.read(remote(region, from), local, kTrialBytes, local_region.descriptor,
                           operation);
   }
   [[nodiscard]] Endpoint::Remote remote(const Region& region, const std::byte* data) const {
-    return {endpoint_.self(), endpoint_.remote_address(region, data), fi_mr_key(region.mr.get())};
+    return {endpoint_.self(), endpoint_.remote_address(region, data), region.key};
   }
 
   template <typename Start>

@@ -119,6 +119,7 @@ class Ofi final : public Transport {
 
   [[nodiscard]] std::string name() const override { return "ofi"; }
   [[nodiscard]] int num_devices() const override { return static_cast<int>(devices_.size()); }
+  [[nodiscard]] std::string why_no_devices() const override { return summary_.why_none; }
 
   [[nodiscard]] DeviceProperties properties(int device) const override {
     const Device& chosen = endpoints(device).device();

@@ -153,7 +153,7 @@ void Receiver::announce(Posted& posted) {
   if (!greeted()) return;  // on_greeted() does it
   posted.announced = true;
   posted.address = fabric_.remote_address(*region, posted.buffer.data);
-  posted.key = fi_mr_key(region->mr.get());
+  posted.key = region->key;
   to_announce_.push_back(&posted);
 }
 
@@ -217,14 +217,14 @@ void Receiver::match_request(Posted& posted, const Requested& message) {
     return send_announcements(true);
   }
   if (posted.gpu != nullptr) {
-    posted.descriptor = posted.gpu->region.descriptor();
+    posted.descriptor = posted.gpu->region.descriptor;
   } else if (fabric_.needs_local()) {
     if (auto* known = dynamic_cast<FabricRegistration*>(posted.buffer.registration);
         known != nullptr) {
-      posted.descriptor = known->region.descriptor();
+      posted.descriptor = known->region.descriptor;
     } else {
       posted.region = fabric_.register_memory(posted.buffer.data, posted.buffer.bytes, FI_RECV);
-      posted.descriptor = posted.region.descriptor();
+      posted.descriptor = posted.region.descriptor;
     }
   }
   posted.bytes = message.bytes;
@@ -288,7 +288,7 @@ void Receiver::finish(Posted& posted, std::uint64_t bytes, std::uint64_t checksu
 }
 
 void Receiver::end(Posted& posted) {
-  posted.region.mr.reset();
+  posted.region.close();
   withdraw_announcement(posted);
   std::erase(posted_, &posted);
   posted.finished.store(true, std::memory_order_release);
@@ -538,10 +538,10 @@ void Receiver::withdraw(Posted& posted) {
   }
   if (!posted.announced || unknown || fabric_.retired()) return;
   // First no write can begin any more, then those that have begun end.
-  posted.region.mr.reset();
+  posted.region.close();
   if (auto* known = dynamic_cast<FabricRegistration*>(posted.buffer.registration);
       known != nullptr && !over) {
-    known->region.mr.reset();
+    known->region.close();
   }
   if (over) return;
   if (!drive_until([this] { return stopped_ || peer_gone(); }) && !peer_gone()) {

@@ -85,7 +85,7 @@ class SendRequest final : public Request {
     const Lock lock(sender_.fabric_.mutex);
     --sender_.active_;
     if (!finished) sender_.abandon(*this);
-    region.mr.reset();
+    region.close();
   }
   SendRequest(const SendRequest&) = delete;
   SendRequest& operator=(const SendRequest&) = delete;
@@ -261,13 +261,13 @@ std::unique_ptr<SendRequest> Sender::start(std::span<const std::byte> head, cons
   } else {
     if (gpu != nullptr) {
       request->gpu = &gpu->region;
-      request->descriptor = gpu->region.descriptor();
+      request->descriptor = gpu->region.descriptor;
     } else if (fabric_.needs_local()) {
       if (auto* known = dynamic_cast<FabricRegistration*>(registration); known != nullptr) {
-        request->descriptor = known->region.descriptor();
+        request->descriptor = known->region.descriptor;
       } else {
         request->region = fabric_.register_memory(const_cast<void*>(data), bytes, kAccess);
-        request->descriptor = request->region.descriptor();
+        request->descriptor = request->region.descriptor;
       }
     }
     start_large(*request);
@@ -595,7 +595,7 @@ void Sender::begin_trials() {
   const bool all = std::all_of(trials_.begin(), trials_.end(),
                                [](const auto& trial) { return trial->finished.load(); });
   if (!patterns_right_ || !all) return;
-  for (const auto& trial : trials_) trial->region.mr.reset();
+  for (const auto& trial : trials_) trial->region.close();
   trials_.clear();
   pattern_.clear();
   verified_ = true;

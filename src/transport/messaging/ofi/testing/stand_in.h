@@ -38,6 +38,24 @@ class StandInFabric {
   void* library_;
 };
 
+/// The functions of the stand-in for a provider that demands registration modes, and has NICs.
+class StrictFabric {
+ public:
+  StrictFabric() : library_(dlopen(RW_STRICT_LIBFABRIC, RTLD_NOW)) {
+    if (library_ == nullptr) std::abort();
+  }
+  void configure(const std::string& text) const {
+    reinterpret_cast<void (*)(const char*)>(dlsym(library_, "strict_libfabric_configure"))(
+        text.c_str());
+  }
+  [[nodiscard]] long count(const char* name) const {
+    return reinterpret_cast<long (*)(const char*)>(dlsym(library_, "strict_libfabric_count"))(name);
+  }
+
+ private:
+  void* library_;
+};
+
 /// The log's lines since the Hearing began.
 inline std::vector<std::string>& heard() {
   static std::vector<std::string> lines;
@@ -74,11 +92,11 @@ inline Config over_stand_ins() {
   return config;
 }
 
-/// A connection of `transport`'s device 0 to itself, ready at both ends.
+/// A connection of a device of `transport` to itself, ready at both ends.
 inline void connect_to_itself(Transport& transport, std::unique_ptr<SendConnection>& sender,
-                              std::unique_ptr<ReceiveConnection>& receiver) {
-  const auto listener = transport.listen(0);
-  const auto connector = transport.connect(0, listener->handle());
+                              std::unique_ptr<ReceiveConnection>& receiver, int device = 0) {
+  const auto listener = transport.listen(device);
+  const auto connector = transport.connect(device, listener->handle());
   until([&] {
     if (!sender) sender = connector->poll();
     if (!receiver) receiver = listener->accept();
