@@ -148,6 +148,7 @@ void Endpoint::close_endpoint() noexcept {
     log::warn("ofi: fi_close of an endpoint of {} on {}: {}", device_.provider, device_.name,
               library_->words(error));
   }
+  file_ = {};
 }
 
 void Endpoint::close_all() noexcept {
@@ -197,6 +198,8 @@ void Endpoint::open() {
   fid_av* addresses = nullptr;
   check(fi_av_open(domain, &address_attributes, &addresses, nullptr), "fi_av_open");
   addresses_.reset(addresses);
+  const bool makes_files = device_.provider == "shm";
+  if (makes_files) remove_abandoned_files();
   // Provider shm names an endpoint by process id and a counter that two threads may read at once,
   // and another container may have the same process id. FI_EBUSY: the name is in use, try the next.
   int enabled = 0;
@@ -219,6 +222,7 @@ void Endpoint::open() {
   if (asked != -FI_ETOOSMALL && asked != 0) check(asked, "fi_getname");
   address_.resize(bytes);
   check(fi_getname(&endpoint->fid, address_.data(), &bytes), "fi_getname");
+  if (makes_files) file_ = SharedFile(address_);
 }
 
 fi_addr_t Endpoint::peer(std::span<const std::byte> address) {

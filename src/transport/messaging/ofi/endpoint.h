@@ -39,6 +39,7 @@
 #include "core/error.h"
 #include "core/mutex.h"
 #include "transport/messaging/ofi/devices.h"
+#include "transport/messaging/ofi/shared_file.h"
 #include "transport/messaging/ofi/wire.h"
 #include "transport/transport.h"
 #include "transport/window/device/driver_cuda.h"
@@ -317,6 +318,7 @@ class Endpoint {
   Fid<fid_cq> queue_;
   Fid<fid_av> addresses_;
   Fid<fid_ep> endpoint_;
+  SharedFile file_;  // of provider shm
   BoundRegions bound_;
   std::vector<std::byte> address_;
   std::map<std::string, fi_addr_t> peers_ RW_GUARDED_BY(mutex);  // by the bytes of their addresses

@@ -3,20 +3,29 @@
 #include "transport/messaging/ofi/ofi.h"
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <set>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "transport/messaging/ofi/shared_file.h"
 #include "transport/messaging/ofi/testing/providers.h"
 #include "transport/messaging/ofi/testing/stand_in.h"
 #include "transport/messaging/ofi/wire.h"
@@ -271,6 +280,65 @@ TEST(OfiChecksums, ALongMessageThatIsDamagedIsNoticed) {
   }
 }
 #endif
+
+// The files of provider shm's endpoints in /dev/shm, by name.
+std::set<std::string> files_of_shm(pid_t process) {
+  std::set<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(std::to_string(process) + ":")) found.insert(name);
+  }
+  return found;
+}
+
+// A process that has an endpoint open, and ends by `end`, or stays. @return its id
+template <typename End>
+pid_t process_with_an_endpoint(End end) {
+  std::array<int, 2> ready{};
+  EXPECT_EQ(pipe(ready.data()), 0);
+  const pid_t process = fork();
+  if (process == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // For ever, as of a plugin that is not finalized.
+    auto* const transport = make_transport(over("shm")).release();
+    auto* const pair = new Pair(connected(*transport, *transport));
+    const bool written = pair->sender != nullptr && write(ready[1], "x", 1) == 1;
+    end();
+    _exit(written ? 0 : 1);
+  }
+  char byte = 0;
+  close(ready[1]);
+  EXPECT_EQ(read(ready[0], &byte, 1), 1);
+  close(ready[0]);
+  return process;
+}
+
+TEST(OfiSharedFiles, OfAProcessThatExitsAreRemoved) {
+  const pid_t process = process_with_an_endpoint([] { exit(0); });
+  int status = 0;
+  waitpid(process, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(files_of_shm(process), std::set<std::string>());
+}
+
+TEST(OfiSharedFiles, OfAProcessThatWasKilledAreRemovedByTheNext) {
+  const pid_t lives = process_with_an_endpoint([] { pause(); });
+  const pid_t killed = process_with_an_endpoint([] { raise(SIGKILL); });
+  waitpid(killed, nullptr, 0);
+  ASSERT_EQ(files_of_shm(killed).size(), 1U);
+  ASSERT_EQ(files_of_shm(lives).size(), 1U);
+  const std::string another = "/dev/shm/" + std::to_string(killed) + ":0:99";
+  std::ofstream(another) << "a program's that is not ours";
+  const auto transport = make_transport(over("shm"));
+  Pair pair = connected(*transport, *transport);
+  EXPECT_EQ(files_of_shm(killed), (std::set<std::string>{std::to_string(killed) + ":0:99"}));
+  EXPECT_EQ(files_of_shm(lives).size(), 1U);
+  unlink(another.c_str());
+  kill(lives, SIGKILL);
+  waitpid(lives, nullptr, 0);
+  remove_abandoned_files();
+  EXPECT_EQ(files_of_shm(lives).size(), 0U);
+}
 
 TEST(OfiWire, LengthsMustAgree) {
   Header header;

@@ -15,6 +15,7 @@
 #include "core/log.h"
 #include "core/random.h"
 #include "core/socket.h"
+#include "transport/messaging/abandoned_files.h"
 #include "transport/messaging/psm2/setup_threads.h"
 #include "transport/messaging/psm2/shared_files.h"
 
@@ -91,7 +92,7 @@ void Endpoint::open() {
   if (error != abi::kOk) {
     throw Error(Errc::kSystem, "psm2_ep_open on {}: {}", device_.name, library_->words(error));
   }
-  file_ = claim_shared_file(shared_file(id_));
+  file_ = messaging::claim_file(shared_file(id_));
   error = library_->queue_init(endpoint_, ~std::uint64_t{0}, nullptr, 0, &queue_);
   if (error != abi::kOk) {
     throw Error(Errc::kSystem, "psm2_mq_init on {}: {}", device_.name, library_->words(error));

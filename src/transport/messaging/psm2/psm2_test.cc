@@ -17,6 +17,7 @@
 
 #include "core/error.h"
 #include "core/testing/child_process.h"
+#include "transport/messaging/abandoned_files.h"
 #include "transport/messaging/psm2/connection.h"
 #include "transport/messaging/psm2/devices.h"
 #include "transport/messaging/psm2/interception.h"
@@ -140,8 +141,8 @@ TEST(Psm2SharedFiles, OnlyThoseThatWereLeftAreRemoved) {
   const std::string held = shared_file(0xfeed'0000'0002'0000 + static_cast<unsigned>(getpid()));
   const std::string strange = shared_file(0xfeed'0000'0003'0000 + static_cast<unsigned>(getpid()));
   for (const std::string& path : {left, held, strange}) std::ofstream(path) << "x";
-  claim_shared_file(left).close();
-  FileDescriptor lock = claim_shared_file(held);
+  messaging::claim_file(left).close();
+  FileDescriptor lock = messaging::claim_file(held);
   ASSERT_TRUE(lock);
   EXPECT_GE(remove_abandoned_files(), 1);
   EXPECT_NE(access(left.c_str(), F_OK), 0);

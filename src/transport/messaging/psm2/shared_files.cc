@@ -1,51 +1,26 @@
 #include "transport/messaging/psm2/shared_files.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <system_error>
+#include <string_view>
+
+#include "transport/messaging/abandoned_files.h"
 
 namespace ropewalk::transport::psm2 {
 namespace {
-
-const std::filesystem::path kFolder = "/dev/shm";
-// Without meaning for files.
-constexpr mode_t kUsedMark = S_ISVTX;
 
 std::string prefix() { return fmt::format("psm2_shm.{}", getuid()); }
 
 }  // namespace
 
 std::string shared_file(std::uint64_t endpoint_id) {
-  return (kFolder / fmt::format("{}{:016x}0", prefix(), endpoint_id)).string();
-}
-
-FileDescriptor claim_shared_file(const std::string& path) {
-  FileDescriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (file.get() < 0) return file;
-  // First the lock: whatever has the mark was locked.
-  if (flock(file.get(), LOCK_SH | LOCK_NB) == 0) fchmod(file.get(), kUsedMark | S_IRUSR | S_IWUSR);
-  return file;
+  return messaging::shared_memory_file(fmt::format("{}{:016x}0", prefix(), endpoint_id));
 }
 
 int remove_abandoned_files() {
-  int removed = 0;
-  std::error_code none;
-  const std::string own = prefix();
-  for (const auto& entry : std::filesystem::directory_iterator(kFolder, none)) {
-    if (!entry.path().filename().string().starts_with(own)) continue;
-    const FileDescriptor file(open(entry.path().c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    struct stat about {};
-    if (file.get() < 0 || fstat(file.get(), &about) != 0) continue;
-    if (about.st_uid != getuid() || (about.st_mode & kUsedMark) == 0) continue;
-    if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) continue;
-    if (unlink(entry.path().c_str()) == 0) ++removed;
-  }
-  return removed;
+  return messaging::remove_abandoned_files(
+      [own = prefix()](std::string_view name) { return name.starts_with(own); });
 }
 
 }  // namespace ropewalk::transport::psm2
