@@ -121,7 +121,7 @@ rw_label_tests(sanitizer-blind core_test "ProcessMemory.LengthsBeyondOneCallOfTh
   "the kernel copies 2.5 GiB between two processes" SANITIZER thread)
 rw_label_tests(sanitizer-blind plan_test "." "arithmetic of one thread" SANITIZER thread)
 rw_label_tests(sanitizer-blind schedule_test "." "arithmetic of one thread" SANITIZER thread)
-foreach(program algorithms_test culprits_test faults_test hosts_test machines_test windows_test
+foreach(program algorithms_test auto_test culprits_test faults_test hosts_test machines_test windows_test
     device_windows_test)
   rw_label_tests(sanitizer-blind ${program} "."
     "ranks are processes; it sees races between threads of one" SANITIZER thread)

@@ -342,6 +342,9 @@ bool remote(fid_ep* endpoint, fi_addr_t peer, std::uint64_t& address, std::size_
   const Name wanted = name_of(endpoint, peer);
   State& s = state();
   const std::lock_guard lock(s.mutex);
+  const bool here = std::any_of(s.endpoints.begin(), s.endpoints.end(),
+                                [&](const auto& each) { return name_of(each.first) == wanted; });
+  if (!here) return (s.kind.registration & (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)) == 0;
   for (const auto& [pointer, region] : s.regions) {
     if (!region->enabled || region->key != key) continue;
     if (region->endpoint != nullptr && name_of(region->endpoint) != wanted) continue;
@@ -352,9 +355,7 @@ bool remote(fid_ep* endpoint, fi_addr_t peer, std::uint64_t& address, std::size_
     key = fi_mr_key(region->below);
     return true;
   }
-  const bool known = std::any_of(s.regions.begin(), s.regions.end(),
-                                 [&](const auto& each) { return each.second->key == key; });
-  return !known && (s.kind.registration & (FI_MR_VIRT_ADDR | FI_MR_PROV_KEY)) == 0;
+  return false;
 }
 
 // What is written instead.
@@ -437,7 +438,7 @@ int bind_endpoint(fid_t object, fid_t other, std::uint64_t flags) {
 int close_endpoint(fid_t object) {
   auto* const endpoint = reinterpret_cast<fid_ep*>(object);
   State& s = state();
-  fi_ops* base = nullptr;
+  std::unique_ptr<OfEndpoint> closed;
   {
     const std::lock_guard lock(s.mutex);
     for (const auto& [pointer, region] : s.regions) {
@@ -445,11 +446,15 @@ int close_endpoint(fid_t object) {
       ++s.counts["busy"];
       return -FI_EBUSY;
     }
-    base = s.endpoints.at(endpoint)->base;
+    const auto found = s.endpoints.find(endpoint);
+    closed = std::move(found->second);
+    s.endpoints.erase(found);
     --s.counts["open_endpoints"];
   }
-  const int result = base->close(object);
-  return result;
+  object->ops = closed->base;
+  endpoint->rma = closed->rma;
+  endpoint->tagged = closed->tagged;
+  return object->ops->close(object);
 }
 
 // ---- registration -------------------------------------------------------------------------------

@@ -135,7 +135,9 @@ class Auto final : public Transport {
       // As NCCL asks for the kinds of memory before the path of a connection is known.
       std::unique_ptr<Transport> made = make_plain_transport(wanted, for_host_memory(config));
       if (made->num_devices() == 0) {
-        log::info(log::kInit, "auto: {} has no device", wanted);
+        const std::string why = made->why_no_devices();
+        log::info(log::kInit, "auto: {} is not used: {}", wanted,
+                  why.empty() ? "it has no device" : why);
         return false;
       }
       open_.push_back({kind, std::move(made)});
