@@ -26,9 +26,11 @@ TITLES = {
     "mpich": "MPICH",
     "ucc": "UCC",
     "gloo": "Gloo",
+    "own_tcp": "own tcp",
     "ropewalk": "Ropewalk",
 }
-PEERS = ("openmpi", "mpich", "ucc", "gloo")
+# In scenarios over libfabric Ropewalk's own transport `tcp` is a peer of its `ofi`.
+PEERS = ("openmpi", "mpich", "ucc", "gloo", "own_tcp")
 
 # How the ranks' times become one: its key in a row of mpi_bench and gloo_bench, and `bench -a`.
 OVER_RANKS = {"mean": ("avg_us", "1"), "max": ("max_us", "3")}
@@ -138,7 +140,7 @@ def settings_of(library: str, scenario: Scenario) -> list[Setting]:
         # With binding Gloo's threads share the rank's one core, which costs more than it gains.
         return [Setting("gloo", "free", bound=False), Setting("gloo", "bound")]
     environment = {}
-    if scenario.medium == "tcp":
+    if scenario.medium == "tcp" or library == "own_tcp":
         # Unnamed, the network of one host's ranks would be shared memory.
         environment = {
             "ROPEWALK_LINKS": "network",
@@ -154,7 +156,7 @@ def settings_of(library: str, scenario: Scenario) -> list[Setting]:
         }
     elif scenario.medium == "mixed":
         environment = {"ROPEWALK_SOCKET_IFNAME": "=lo", "ROPEWALK_NET": "tcp"}
-    return [Setting("ropewalk", "bound", environment=environment)]
+    return [Setting(library, "bound", environment=environment)]
 
 
 def _openmpi(scenario: Scenario, crowded: bool) -> list[Setting]:
@@ -267,7 +269,7 @@ class Libraries:
             return "built without libfabric (mpichversion)"
         if library == "gloo" and loop.in_place and loop.operation not in GLOO_IN_PLACE:
             return f"PyTorch has no {loop.operation} in place"
-        if scenario.medium != "mixed" or library == "ropewalk":
+        if scenario.medium != "mixed" or library in ("ropewalk", "own_tcp"):
             return ""
         if library == "gloo":
             return "has TCP alone"
@@ -320,7 +322,7 @@ class Libraries:
         elif not self.ropewalk.exists():
             raise LaunchError(f"no {self.ropewalk}: build Ropewalk, or give --ropewalk PATH")
         else:
-            self.versions["ropewalk"] = run_program([str(self.ropewalk), "--version"]).strip()
+            self.versions[library] = run_program([str(self.ropewalk), "--version"]).strip()
 
     def facts(self) -> dict[str, str]:
         """The facts that decide the speed of the peers' shared memory."""
@@ -344,7 +346,7 @@ class Libraries:
         cpus = ",".join(str(cpu) for cpu in scenario.cpus)
         fence = ["taskset", "-c", cpus]  # those cores of a larger machine, for free ranks too
         limit_s = 30 + 4 * loop.limit_s * len(loop.sizes)
-        if setting.library == "ropewalk":
+        if setting.library in ("ropewalk", "own_tcp"):
             return self._measure_ropewalk(setting, scenario, loop, factor, fence)
         if setting.library == "gloo":
             command = [*fence, self.python, "-W", "ignore", str(HERE / "gloo_bench.py")]

@@ -13,6 +13,7 @@ COLOURS = {
     "mpich": "#E69F00",
     "ucc": "#009E73",
     "gloo": "#999999",
+    "own_tcp": "#CC79A7",
     "ropewalk": "#D55E00",
 }
 MOST_COLUMNS = 3
