@@ -81,7 +81,8 @@ RegisteredBuffers::Offer RegisteredBuffers::offer_of(const BufferRange& buffer, 
 std::shared_ptr<std::byte> RegisteredBuffers::opened_from(std::size_t rank, const Offer& offer) {
   if (!opens_ || !offer.shared) return nullptr;
   try {
-    std::shared_ptr<std::byte> whole = sharing_->open(offer.location.handle);
+    std::shared_ptr<std::byte> whole =
+        sharing_->open(static_cast<int>(rank), offer.location.handle);
     std::byte* address = whole.get() + offer.location.offset;
     return {std::move(whole), address};
   } catch (const Error& error) {

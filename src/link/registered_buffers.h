@@ -48,9 +48,10 @@ class MemorySharing {
   /// @throws Error kInvalidArgument for what is not memory of this rank's GPU, or leaves its
   /// allocation
   virtual std::optional<Location> location_of(const BufferRange& buffer) = 0;
-  /// The start of another process's allocation. It is closed when all who opened it have let go.
-  /// @throws Error kCuda
-  virtual std::shared_ptr<std::byte> open(const Handle& handle) = 0;
+  /// The start of an allocation of `rank`, in another process. It is closed when all who opened it
+  /// have let go.
+  /// @throws Error kCuda naming the function that failed, and the rank
+  virtual std::shared_ptr<std::byte> open(int rank, const Handle& handle) = 0;
 };
 
 /// The registered buffers of one communicator, as one rank sees them.

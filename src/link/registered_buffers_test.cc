@@ -61,7 +61,7 @@ class TestSharing final : public MemorySharing {
     std::memcpy(location.handle.data(), &allocation, sizeof allocation);
     return location;
   }
-  std::shared_ptr<std::byte> open(const Handle& handle) override {
+  std::shared_ptr<std::byte> open(int /*rank*/, const Handle& handle) override {
     if (!opens) throw Error(Errc::kCuda, "out of memory");
     std::uint64_t allocation = 0;
     std::memcpy(&allocation, handle.data(), sizeof allocation);

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/mutex.h"
 #include "transport/window/device/gpu_memory.h"
+#include "transport/window/device/ipc_memory.h"
 
 namespace ropewalk::message {
 namespace {
@@ -46,17 +47,18 @@ void set_sync(const CudaApi& cuda, CuPointer address) {
   }
 }
 
-DeviceOffer::Range range_of(Gpu& gpu, CuPointer address, bool of_pages) {
-  const CudaApi& cuda = gpu.cuda();
+DeviceOffer::Range range_of(const Gpu& gpu, CuPointer address, bool of_pages) {
   DeviceOffer::Range range;
   range.address = address;
   range.of_pages = of_pages ? 1 : 0;
-  CuPointer base = 0;
-  std::size_t bytes = 0;
-  if (!of_pages && cuda.address_range(&base, &bytes, address) == gpus::kCuSuccess &&
-      cuda.ipc_export(&range.handle, base) == gpus::kCuSuccess) {
-    range.shareable = 1;
+  if (of_pages) return range;
+  try {
+    const CuPointer base = gpus::allocation_of(gpu, address).base;
+    range.handle = gpus::ipc_handle_of(gpu, base);
     range.offset = address - base;
+    range.shareable = 1;
+  } catch (const Error&) {
+    // Other processes are told so when they ask for the memory.
   }
   return range;
 }
@@ -71,45 +73,6 @@ DeviceOffer::Range range_of_user(Gpu& gpu, void* memory) {
   set_sync(gpu.cuda(), address);
   return range_of(gpu, address, of_pages);
 }
-
-// What this process has opened by handles. CUDA gives one address to all who open an allocation on
-// one GPU; that it also counts them is so in newer drivers only.
-class OpenedHandles {
- public:
-  static OpenedHandles& of_process() {
-    static auto* handles = new OpenedHandles;  // used by threads that outlive main()
-    return *handles;
-  }
-
-  std::shared_ptr<void> open(Gpu& gpu, const gpus::CuIpcHandle& handle) {
-    const Lock lock(mutex_);
-    const Key key{gpu.ordinal(), handle.bytes};
-    std::weak_ptr<void>& known = opened_[key];
-    if (std::shared_ptr<void> open = known.lock()) return open;
-    const CurrentContext current(gpu.cuda(), gpu.context());
-    CuPointer address = 0;
-    gpu.cuda().check(gpu.cuda().ipc_open(&address, handle, gpus::kCuIpcLazyPeerAccess),
-                     "cuIpcOpenMemHandle");
-    // NOLINTNEXTLINE(performance-no-int-to-ptr)
-    std::shared_ptr<void> made(reinterpret_cast<void*>(address), [this, &gpu](void* base) {
-      const Lock closing(mutex_);
-      try {
-        const CurrentContext here(gpu.cuda(), gpu.context());
-        gpu.cuda().warn(gpu.cuda().ipc_close(reinterpret_cast<CuPointer>(base)),
-                        "cuIpcCloseMemHandle");
-      } catch (const Error&) {
-        // CUDA has ended before this did, and its mappings with it.
-      }
-    });
-    known = made;
-    return made;
-  }
-
- private:
-  using Key = std::pair<int, std::array<unsigned char, 64>>;
-  Mutex mutex_;
-  std::map<Key, std::weak_ptr<void>> opened_ RW_GUARDED_BY(mutex_);
-};
 
 struct Published {
   Mutex mutex;
@@ -188,24 +151,24 @@ DevicePart::~DevicePart() {
   }
 }
 
-std::uint64_t ReachedPart::open(Gpu& gpu, const DeviceOffer::Range& range,
-                                std::shared_ptr<void>& opened) {
+std::uint64_t ReachedPart::open(const Gpu& gpu, int rank, const DeviceOffer::Range& range,
+                                gpus::IpcMemory& opened) {
   if (range.address == 0) return 0;
   if (range.shareable == 0) {
     throw Error(Errc::kCuda, "{}",
                 "the memory has no handle for other processes: it is not from cudaMalloc");
   }
-  opened = OpenedHandles::of_process().open(gpu, range.handle);
-  return reinterpret_cast<std::uint64_t>(opened.get()) + range.offset;
+  opened = gpus::IpcMemory(gpu, range.handle, fmt::format("rank {}", rank));
+  return opened.base() + range.offset;
 }
 
-ReachedPart::ReachedPart(gpus::Gpus& all, Gpu& gpu, const DeviceOffer& offer,
+ReachedPart::ReachedPart(gpus::Gpus& all, Gpu& gpu, int rank, const DeviceOffer& offer,
                          std::shared_ptr<DevicePart> own)
     : own_(std::move(own)) {
   const CudaApi& cuda = gpu.cuda();
   if (own_ == nullptr) {
-    counters_ = open(gpu, offer.counters, opened_counters_);
-    data_ = open(gpu, offer.data, opened_data_);
+    counters_ = open(gpu, rank, offer.counters, opened_counters_);
+    data_ = open(gpu, rank, offer.data, opened_data_);
     return;
   }
   counters_ = offer.counters.address;

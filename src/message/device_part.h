@@ -13,6 +13,7 @@
 
 #include "message/window_memory.h"
 #include "transport/window/device/gpu.h"
+#include "transport/window/device/ipc_memory.h"
 
 namespace ropewalk::message {
 
@@ -52,20 +53,21 @@ class DevicePart {
 /// Another rank's, or this rank's own, as this rank's GPU reaches it.
 class ReachedPart {
  public:
+  /// @param rank whose it is
   /// @param own that rank's, where it is of this process; else null
   /// @throws Error kCuda where this rank's GPU does not reach it
-  ReachedPart(transport::window::Gpus& gpus, transport::window::Gpu& gpu, const DeviceOffer& offer,
-              std::shared_ptr<DevicePart> own);
+  ReachedPart(transport::window::Gpus& gpus, transport::window::Gpu& gpu, int rank,
+              const DeviceOffer& offer, std::shared_ptr<DevicePart> own);
 
   [[nodiscard]] std::uint64_t counters() const noexcept { return counters_; }
   [[nodiscard]] std::uint64_t data() const noexcept { return data_; }
 
  private:
-  static std::uint64_t open(transport::window::Gpu& gpu, const DeviceOffer::Range& range,
-                            std::shared_ptr<void>& opened);
+  static std::uint64_t open(const transport::window::Gpu& gpu, int rank,
+                            const DeviceOffer::Range& range, transport::window::IpcMemory& opened);
   std::shared_ptr<DevicePart> own_;
-  std::shared_ptr<void> opened_counters_;
-  std::shared_ptr<void> opened_data_;
+  transport::window::IpcMemory opened_counters_;
+  transport::window::IpcMemory opened_data_;
   std::uint64_t counters_ = 0;
   std::uint64_t data_ = 0;
 };

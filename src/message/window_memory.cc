@@ -243,8 +243,8 @@ WindowMemory WindowMemory::create(bootstrap::Bootstrap& bootstrap,
       try {
         std::shared_ptr<DevicePart> of_process;
         if (reach[r].process == 0) of_process = published(offers[r].device.number);
-        made.reached_[r] = std::make_shared<ReachedPart>(*spec.gpus, *spec.gpu, offers[r].device,
-                                                         std::move(of_process));
+        made.reached_[r] = std::make_shared<ReachedPart>(*spec.gpus, *spec.gpu, static_cast<int>(r),
+                                                         offers[r].device, std::move(of_process));
       } catch (const Error& error) {
         log::info(log::kP2p, "rank {} reaches the window of rank {} by a link: {}", self, r,
                   error.what());

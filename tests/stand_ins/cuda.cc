@@ -23,6 +23,8 @@
 //   touchable           threads of the process reach what is allocated from now on at its public
 //                       address: those that stand in for a kernel's
 //   attribute=ID:VALUE  of each device
+//   ipc_uncounted       who opens a handle again is given its address and not counted, as by older
+//                       drivers: the first to close takes the memory from the others
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -126,6 +128,7 @@ struct Faults {
   bool lazy = false;
   bool touchable = false;
   std::map<int, int> attributes;
+  bool ipc_uncounted = false;
 };
 
 // A mapped range of device memory.
@@ -283,6 +286,8 @@ void configure(const std::string& text) {
     else if (name == "attribute")
       faults.attributes[std::stoi(value.substr(0, value.find(':')))] =
           std::stoi(value.substr(value.find(':') + 1));
+    else if (name == "ipc_uncounted")
+      faults.ipc_uncounted = true;
     else if (name == "refuse")
       faults.refuse[value.substr(0, value.find(':'))] =
           std::stoi(value.substr(value.find(':') + 1));
@@ -587,6 +592,7 @@ EXPORT Result cuCtxGetCurrent(Context** context) {
   return kOk;
 }
 EXPORT Result cuCtxPushCurrent_v2(Context* context) {
+  ENTER("cuCtxPushCurrent_v2");
   if (context == nullptr) return kInvalidContext;
   current.push_back(context);
   return kOk;
@@ -642,6 +648,7 @@ EXPORT Result cuPointerGetAttribute(void* value, int attribute, Pointer address)
         }
       }
       return kInvalidValue;
+    case 10: *static_cast<int*>(value) = range->allocation == 0 && range->opened == 0; return kOk;
     default: return kInvalidValue;
   }
 }
@@ -1006,7 +1013,7 @@ EXPORT Result cuIpcOpenMemHandle_v2(Pointer* address, IpcHandle handle, unsigned
       path + " " + std::to_string(name.number) + " " + std::to_string(context->ordinal);
   for (auto& [base, range] : state().ranges) {
     if (range.ipc_name != key) continue;
-    ++range.opened;
+    if (!state().faults.ipc_uncounted) ++range.opened;
     *address = base;
     return kOk;
   }

@@ -26,6 +26,7 @@
 #include "executor/cuda/kernel_table.h"
 #include "link/cuda/ipc_sharing.h"
 #include "transport/registry.h"
+#include "transport/window/device/ipc_memory.h"
 #include "tune/hybrid_links.h"
 #include "tune/processors.h"
 
@@ -224,6 +225,7 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
                      const tune::GroupFacts& facts, const link::Rails& rails,
                      executor::Traffic* traffic, int device, BlockBounds bounds)
     : device_(device),
+      gpu_(runtime.gpus().at(device)),
       rank_(bootstrap.rank()),
       size_(bootstrap.size()),
       direct_(direct_buffers(config)),
@@ -233,7 +235,7 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
       timeout_ns_(static_cast<std::uint64_t>(config.duration(Setting::kTimeout).count())),
       schedules_(runtime.schedules()) {
   const executor::CurrentDevice current(device_);
-  peers_ = std::make_unique<link::DevicePeers>(bootstrap, config, runtime.token(), device_,
+  peers_ = std::make_unique<link::DevicePeers>(bootstrap, config, runtime.token(), gpu_,
                                                facts.host_of_rank);
   // On a shared GPU the blocks of a launch that begins early might keep out those that another
   // rank's launch waits for.
@@ -271,7 +273,7 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
     beyond.push_back(!peers_->reaches(r));
   }
   buffers_ = std::make_unique<link::RegisteredBuffers>(
-      bootstrap, std::make_unique<link::IpcSharing>(device_), std::move(elsewhere),
+      bootstrap, std::make_unique<link::IpcSharing>(gpu_), std::move(elsewhere),
       direct_ != Direct::kOff, std::move(beyond));
   if (facts.num_hosts > 1 && (mapped_ == nullptr || !mapped_->windows().complete())) {
     network_ = std::make_unique<link::DeviceNetwork>(
@@ -501,8 +503,9 @@ void CudaGroup::fill_reach(PreparedLaunch& launch, const CollectiveCall& call) c
   if (!launch.direct) return;
   const link::BufferRange input{call.input, launch.extent().input_bytes};
   const link::BufferRange output{call.output, launch.extent().output_bytes};
-  const auto visible_here = [](const link::BufferRange& range) {
-    return range.bytes == 0 || range.begin == nullptr || link::from_cuda_malloc(range.begin);
+  const auto visible_here = [&](const link::BufferRange& range) {
+    return range.bytes == 0 || range.begin == nullptr ||
+           transport::window::is_ipc_capable(gpu_.cuda(), range.begin);
   };
   launch.args.seen_in_process = visible_here(input) && visible_here(output);
   for (int r = 0; r < size_ && launch.args.num_seen < executor::kMaxSeen; ++r) {
@@ -743,7 +746,7 @@ void CudaGroup::show(Message& message) const {
     return;
   }
   if (peers_->same_process(message.peer)) {
-    message.visible = link::from_cuda_malloc(message.data);
+    message.visible = transport::window::is_ipc_capable(gpu_.cuda(), message.data);
   } else if (const auto shift = buffers_->seen_by(message.peer, {message.data, message.bytes})) {
     message.visible = true;
     message.shift = *shift;

@@ -24,6 +24,7 @@
 #include "link/cuda/device_network.h"
 #include "link/cuda/device_peers.h"
 #include "link/registered_buffers.h"
+#include "transport/window/device/gpu.h"
 #include "tune/device_constants.h"
 #include "tune/device_pricing.h"
 #include "tune/ring_search.h"
@@ -126,6 +127,7 @@ class CudaGroup final : public DeviceGroup {
              cudaStream_t stream);
 
   int device_;
+  const transport::window::Gpu& gpu_;
   int rank_;
   int size_;
   Direct direct_;

@@ -30,7 +30,7 @@ struct Facts {
 struct WindowRecord {
   std::uint64_t address = 0;  // in its process
   std::uint64_t bytes = 0;
-  cudaIpcMemHandle_t handle{};
+  transport::window::CuIpcHandle handle;
   char fault[160] = {};
 };
 
@@ -97,13 +97,15 @@ void enable_peer_access(int device) {
 }  // namespace
 
 DevicePeers::DevicePeers(bootstrap::Bootstrap& bootstrap, const Config& config,
-                         std::uint64_t process, int device, std::vector<int> host_of_rank)
+                         std::uint64_t process, const transport::window::Gpu& gpu,
+                         std::vector<int> host_of_rank)
     : rank_(bootstrap.rank()),
       size_(bootstrap.size()),
-      device_(device),
+      gpu_(gpu),
       host_of_rank_(std::move(host_of_rank)),
       backing_(parse_shm_backing(config.text(Setting::kShmBacking))),
       peers_(static_cast<std::size_t>(size_)) {
+  const int device = gpu.ordinal();
   Facts facts;
   facts.process = process;
   facts.device = device;
@@ -198,9 +200,8 @@ void DevicePeers::open_device_windows(bootstrap::Bootstrap& bootstrap, const Win
                          "cudaMemsetAsync (a window)");
     executor::check_cuda(cudaStreamSynchronize(stream),
                          "cudaStreamSynchronize (clearing a window)");
-    executor::check_cuda(cudaIpcGetMemHandle(&own.handle, own_->data()),
-                         "cudaIpcGetMemHandle (a window)");
     own.address = reinterpret_cast<std::uint64_t>(own_->data());
+    own.handle = transport::window::ipc_handle_of(gpu_, own.address);
     Windows::of_process().add(own_);
   } catch (const Error& error) {
     note(error);
@@ -223,8 +224,10 @@ void DevicePeers::open_device_windows(bootstrap::Bootstrap& bootstrap, const Win
         peer.window = peer.shared->data();
       } else {
         try {
-          peer.opened = OpenedMemory(record.handle);
-          peer.window = peer.opened.data();
+          peer.opened =
+              transport::window::IpcMemory(gpu_, record.handle, fmt::format("rank {}", r));
+          // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of the GPU
+          peer.window = reinterpret_cast<std::byte*>(peer.opened.base());
         } catch (const Error& error) {
           log::warn("rank {}: the window of rank {} goes through the host's memory: {}", rank_, r,
                     error.what());
@@ -303,7 +306,7 @@ void DevicePeers::try_windows(bootstrap::Bootstrap& bootstrap, cudaStream_t stre
     Peer& peer = peers_[static_cast<std::size_t>(r)];
     peer.window = peer.board = nullptr;
     peer.shared = nullptr;
-    peer.opened = OpenedMemory();
+    peer.opened = {};
   }
 }
 

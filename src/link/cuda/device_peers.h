@@ -22,6 +22,7 @@
 #include "link/cuda/device_window.h"
 #include "link/peer_access.h"
 #include "link/window_layout.h"
+#include "transport/window/device/ipc_memory.h"
 
 namespace ropewalk::link {
 
@@ -29,11 +30,11 @@ namespace ropewalk::link {
 class DevicePeers {
  public:
   /// Collective: determines which pairs have access. `process`: a number that is the same on all
-  /// ranks of one process and differs between processes (Runtime::token()). @param host_of_rank
-  /// empty: one host
+  /// ranks of one process and differs between processes (Runtime::token()). @param gpu this rank's,
+  /// which is current in every call; it outlives this. @param host_of_rank empty: one host
   /// @throws Error kCuda
   DevicePeers(bootstrap::Bootstrap& bootstrap, const Config& config, std::uint64_t process,
-              int device, std::vector<int> host_of_rank);
+              const transport::window::Gpu& gpu, std::vector<int> host_of_rank);
   ~DevicePeers();
   DevicePeers(const DevicePeers&) = delete;
   DevicePeers& operator=(const DevicePeers&) = delete;
@@ -112,7 +113,7 @@ class DevicePeers {
     std::byte* host_windows = nullptr;     // two
     std::byte* hybrid_windows = nullptr;   // two
     std::shared_ptr<DeviceMemory> shared;  // if the rank is in this process
-    OpenedMemory opened;                   // if it is in another process
+    transport::window::IpcMemory opened;   // if it is in another process
   };
 
   [[nodiscard]] int host_of(int rank) const noexcept {
@@ -136,7 +137,7 @@ class DevicePeers {
 
   int rank_;
   int size_;
-  int device_;
+  const transport::window::Gpu& gpu_;
   std::vector<int> host_of_rank_;
   int most_on_a_host_ = 1;
   ShmBacking backing_;

@@ -59,23 +59,4 @@ PinnedRange::~PinnedRange() { cudaHostUnregister(data_); }
 PinnedMemory::PinnedMemory(SharedMemory memory)
     : memory_(std::move(memory)), pinned_(memory_.data(), memory_.size()) {}
 
-OpenedMemory::OpenedMemory(const cudaIpcMemHandle_t& handle) {
-  void* memory = nullptr;
-  executor::check_cuda(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess),
-                       "cudaIpcOpenMemHandle");
-  data_ = static_cast<std::byte*>(memory);
-}
-
-OpenedMemory::~OpenedMemory() {
-  if (data_ != nullptr) cudaIpcCloseMemHandle(data_);
-}
-
-OpenedMemory::OpenedMemory(OpenedMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)) {}
-
-OpenedMemory& OpenedMemory::operator=(OpenedMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  return *this;
-}
-
 }  // namespace ropewalk::link

@@ -1,8 +1,5 @@
-// Memory of windows (link/window_layout.h): device memory, pinned host memory, and memory opened
-// from other processes.
+// Memory of windows (link/window_layout.h): device memory and pinned host memory.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -56,22 +53,6 @@ class PinnedMemory {
  private:
   SharedMemory memory_;
   PinnedRange pinned_;
-};
-
-/// Another process's device memory, opened by CUDA IPC.
-class OpenedMemory {
- public:
-  OpenedMemory() = default;
-  explicit OpenedMemory(const cudaIpcMemHandle_t& handle);
-  ~OpenedMemory();
-  OpenedMemory(OpenedMemory&& other) noexcept;
-  OpenedMemory& operator=(OpenedMemory&& other) noexcept;
-  OpenedMemory(const OpenedMemory&) = delete;
-  OpenedMemory& operator=(const OpenedMemory&) = delete;
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
-
- private:
-  std::byte* data_ = nullptr;
 };
 
 }  // namespace ropewalk::link

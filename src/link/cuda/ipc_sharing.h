@@ -1,4 +1,5 @@
-// MemorySharing by CUDA IPC handles, which name whole allocations of cudaMalloc.
+// MemorySharing by CUDA IPC (transport/window/device/ipc_memory.h), whose handles name whole
+// allocations of cudaMalloc.
 //
 // Memory of CUDA's virtual memory functions (PyTorch's expandable segments) and of
 // cudaMallocAsync's pools has no such handle.
@@ -8,22 +9,19 @@
 #include <optional>
 
 #include "link/registered_buffers.h"
+#include "transport/window/device/gpu.h"
 
 namespace ropewalk::link {
 
-/// Whether the memory at `buffer` came from cudaMalloc: then peer access covers it and CUDA IPC can
-/// share it. Virtual memory and memory of pools need access granted separately.
-[[nodiscard]] bool from_cuda_malloc(const void* buffer);
-
-/// For the rank whose GPU is `device`, which is current in every call.
+/// For the rank that works on `gpu`, which is current in every call.
 class IpcSharing final : public MemorySharing {
  public:
-  explicit IpcSharing(int device) : device_(device) {}
+  explicit IpcSharing(const transport::window::Gpu& gpu) : gpu_(gpu) {}
   std::optional<Location> location_of(const BufferRange& buffer) override;
-  std::shared_ptr<std::byte> open(const Handle& handle) override;
+  std::shared_ptr<std::byte> open(int rank, const Handle& handle) override;
 
  private:
-  int device_;
+  const transport::window::Gpu& gpu_;
 };
 
 }  // namespace ropewalk::link

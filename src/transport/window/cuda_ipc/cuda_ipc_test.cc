@@ -21,6 +21,8 @@
 #include "core/error.h"
 #include "core/testing/in_child.h"
 #include "transport/window/cuda_ipc/device_memory.h"
+#include "transport/window/cuda_ipc/opened_memory.h"
+#include "transport/window/device/testing/ipc_owner.h"
 #include "transport/window/device/testing/on_device.h"
 #include "transport/window/device/testing/stand_in.h"
 #include "transport/window/shm/shm.h"
@@ -555,6 +557,37 @@ INSTANTIATE_TEST_SUITE_P(
                       OtherCase{"NoPeerAccess", Memory::kAllocator, 0, "no_peer"},
                       OtherCase{"NothingMoves", Memory::kAllocator, 0, "lose=dtod"}),
     [](const auto& of) { return of.param.name; });
+
+// What is opened is copied from at once, and that may fail.
+TEST_F(CudaIpc, WhatFailsAfterItIsOpenIsClosed) {
+  const testing::IpcOwner owner(1);
+  const auto handles = [&] { return stand_in_.held().find(" 0 IPC handles") == std::string::npos; };
+  OfferedMemory offer;
+  offer.constant = true;
+  offer.bytes = testing::IpcOwner::kBytes;
+  offer.segments.resize(1);
+  offer.segments[0].handle = owner.handle();
+  gpus_.gpus.at(0).warm_up();
+  stand_in_.configure("refuse=cuMemcpyDtoDAsync_v2:1");
+  message_of([&] { const OpenedMemory none(gpus_.gpus, gpus_.gpus.at(0), offer, false); },
+             Errc::kCuda);
+  EXPECT_FALSE(handles()) << stand_in_.held();
+  stand_in_.configure("");
+  {
+    // Two registrations in one allocation have two openings of one handle.
+    stand_in_.configure("ipc_uncounted");
+    const OpenedMemory first(gpus_.gpus, gpus_.gpus.at(0), offer, false);
+    offer.offset = 1000;
+    {
+      const OpenedMemory second(gpus_.gpus, gpus_.gpus.at(0), offer, false);
+      EXPECT_EQ(second.data(), first.data() + 1000);
+    }
+    std::vector<char> seen(testing::IpcOwner::kBytes);
+    gpus_.gpus.at(0).fetch(seen.data(), first.data(), seen.size());
+    EXPECT_EQ(seen, numbered(seen.size(), 0));
+  }
+  EXPECT_FALSE(handles()) << stand_in_.held();
+}
 
 class Killed : public OtherProcess, public ::testing::WithParamInterface<Memory> {};
 

@@ -4,15 +4,21 @@
 
 #include "core/error.h"
 #include "transport/window/cuda_ipc/offers.h"
+#include "transport/window/device/ipc_memory.h"
 
 namespace ropewalk::transport::window {
 namespace {
 
-std::string export_segment(const CudaApi& cuda, const RetainedAllocation& retained,
-                           Segment& segment) {
+// @return why it cannot be; empty for success
+std::string export_segment(const Gpu& gpu, const RetainedAllocation& retained, Segment& segment) {
+  const CudaApi& cuda = gpu.cuda();
   if (!retained.held()) {
-    const CuResult result = cuda.ipc_export(&segment.handle, segment.base);
-    return result == kCuSuccess ? "" : "cuIpcGetMemHandle: " + cuda.words(result);
+    try {
+      segment.handle = ipc_handle_of(gpu, segment.base);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
   }
   CuAllocationProperties properties;
   if (cuda.allocation_properties(&properties, retained.handle()) == kCuSuccess &&
@@ -40,7 +46,7 @@ DeviceMemory describe(Gpus& gpus, std::uint64_t key, void* data, std::size_t byt
     segment.base = allocation.base;
     segment.bytes = allocation.bytes;
     const RetainedAllocation retained(cuda, segment.base);
-    memory.why_not_offered = export_segment(cuda, retained, segment);
+    memory.why_not_offered = export_segment(*memory.gpu, retained, segment);
     memory.segments.push_back(std::move(segment));
   }
   return memory;

@@ -15,7 +15,8 @@ OpenedMemory::OpenedMemory(Gpus& gpus, Gpu& gpu, const OfferedMemory& offer, boo
   } else if (same_process) {
     open_in_process(gpus, offer);
   } else {
-    open_handle(offer);
+    by_handle_ = IpcMemory(gpu, offer.segments.at(0).handle, "the sender");
+    data_ = by_handle_.base() + offer.offset;
   }
   // One such memory of each GPU and kind is offered before any other.
   if (!offer.constant) return;
@@ -32,7 +33,6 @@ OpenedMemory::~OpenedMemory() { close(); }
 void OpenedMemory::close() noexcept {
   try {
     const CurrentContext current(gpu_.cuda(), gpu_.context());
-    if (handle_ != 0) gpu_.cuda().warn(gpu_.cuda().ipc_close(handle_), "cuIpcCloseMemHandle");
     unmap();
   } catch (const Error&) {
     // CUDA has ended before this did, and its mappings with it.
@@ -50,13 +50,6 @@ void OpenedMemory::open_in_process(Gpus& gpus, const OfferedMemory& offer) {
     log::info(log::kP2p, "{} has no peer access to {}: {}", gpu_.name(), owner->name(),
               gpu_.cuda().words(result));
   }
-}
-
-void OpenedMemory::open_handle(const OfferedMemory& offer) {
-  gpu_.cuda().check(
-      gpu_.cuda().ipc_open(&handle_, offer.segments.at(0).handle, kCuIpcLazyPeerAccess),
-      "cuIpcOpenMemHandle");
-  data_ = handle_ + offer.offset;
 }
 
 void OpenedMemory::map_descriptors(const OfferedMemory& offer) {

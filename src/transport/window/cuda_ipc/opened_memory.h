@@ -8,6 +8,7 @@
 #include "transport/window/cuda_ipc/offers.h"
 #include "transport/window/cuda_ipc/worker.h"
 #include "transport/window/device/gpu.h"
+#include "transport/window/device/ipc_memory.h"
 
 namespace ropewalk::transport::window {
 
@@ -28,7 +29,6 @@ class OpenedMemory {
 
  private:
   void open_in_process(Gpus& gpus, const OfferedMemory& offer);
-  void open_handle(const OfferedMemory& offer);
   void map_descriptors(const OfferedMemory& offer);
   void unmap() noexcept;
   void close() noexcept;
@@ -37,7 +37,7 @@ class OpenedMemory {
   CuPointer data_ = 0;
   std::size_t bytes_;
   CuContext context_ = nullptr;
-  CuPointer handle_ = 0;  // opened by a handle
+  IpcMemory by_handle_;
   CuPointer reserved_ = 0;
   std::size_t reserved_bytes_ = 0;
   std::vector<std::size_t> mapped_;  // bytes of the segments

@@ -90,6 +90,7 @@ inline constexpr int kCuPointerMemoryType = 2;
 inline constexpr int kCuPointerSyncMemops = 6;
 inline constexpr int kCuPointerBufferId = 7;
 inline constexpr int kCuPointerOrdinal = 9;
+inline constexpr int kCuPointerIpcCapable = 10;
 inline constexpr unsigned kCuMemoryIsDevice = 2;
 inline constexpr int kCuLocationDevice = 1;
 inline constexpr int kCuAllocationPinned = 1;
