@@ -6,6 +6,7 @@
 #include "capi/guard.h"
 #include "capi/handles.h"
 #include "comm/explain.h"
+#include "machine/emulation.h"
 #include "schedule/check.h"
 #include "schedule/checked.h"
 #include "schedule/compile.h"
@@ -104,8 +105,8 @@ RW_API rwResult_t rwCommEmulation(rwComm_t comm, char** json) {
   return guarded("rwCommEmulation", [&] {
     const comm::Communicator& target = *checked(comm, "comm").comm;
     checked(json, "json");
-    const comm::Emulation* emulation = target.emulation();
-    *json = duplicate(emulation == nullptr ? "null" : comm::describe(*emulation));
+    const machine::Emulation* emulation = target.emulation();
+    *json = duplicate(emulation == nullptr ? "null" : machine::describe(*emulation));
   });
 }
 

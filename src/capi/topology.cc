@@ -11,7 +11,7 @@
 #include "capi/handles.h"
 #include "capi/planning_handles.h"
 #include "comm/communicator.h"
-#include "comm/machine.h"
+#include "machine/machine.h"
 #include "topology/affinity.h"
 #include "topology/discover.h"
 #include "topology/distance.h"
@@ -179,16 +179,16 @@ RW_API rwResult_t rwCommPlacement(rwComm_t comm, char** json) {
   return guarded("rwCommPlacement", [&] {
     comm::Communicator& asked = *checked(comm, "comm").comm;
     checked(json, "json");
-    const comm::Machine& machine = asked.machine();
+    const machine::Machine& machine = asked.machine();
     Json nodes = Json::array();
     for (const topology::NodeIndex node : machine.node_of_rank) {
       nodes.push_back(machine.topology.node(node).id);
     }
     *json = text_of(Json{{"name", machine.topology.name()},
                          {"origin", machine.origin},
-                         {"fingerprint", comm::fingerprint(machine)},
+                         {"fingerprint", machine::fingerprint(machine)},
                          {"node_of_rank", nodes},
-                         {"ring_order", comm::ring_order(machine)}});
+                         {"ring_order", machine::ring_order(machine)}});
   });
 }
 

@@ -13,13 +13,10 @@
 #include <span>
 #include <utility>
 
-#include "comm/agreed_error.h"
+#include "bootstrap/agreed_error.h"
 #include "comm/call_report.h"
 #include "comm/copy_plan.h"
 #include "comm/device_stop.h"
-#include "comm/found_rails.h"
-#include "comm/nic_places.h"
-#include "comm/placement.h"
 #include "comm/rank_record.h"
 #include "core/error.h"
 #include "core/interrupt.h"
@@ -27,6 +24,9 @@
 #include "core/nvtx.h"
 #include "core/ticks.h"
 #include "executor/note.h"
+#include "machine/found_rails.h"
+#include "machine/nic_places.h"
+#include "machine/placement.h"
 #include "message/device_part.h"
 #include "transport/registry.h"
 #include "transport/window/device/gpu_memory.h"
@@ -134,7 +134,7 @@ std::unique_ptr<Communicator> Communicator::join(const bootstrap::UniqueId& id, 
   comm->identity_ = std::bit_cast<std::uint64_t>(bootstrap::decode_unique_id(id).service);
   try {
     comm->connect();
-  } catch (const AgreedError&) {
+  } catch (const bootstrap::AgreedError&) {
     comm->finalized_ = true;
     comm->bootstrap_->leave();
     throw;
@@ -226,16 +226,16 @@ void Communicator::connect() {
   }
   host_of_rank_ = host_info.seats.host_of_rank;
   if (config_.text(Setting::kEmulate).empty()) {
-    machine_ = find_machine(*bootstrap_, config_, host_info.topology_given, deadline);
+    machine_ = machine::find_machine(*bootstrap_, config_, host_info.topology_given, deadline);
   } else {
-    const EmulatedMachine emulated = runtime_.emulated_machines().get(config_, size());
+    const machine::EmulatedMachine emulated = runtime_.emulated_machines().get(config_, size());
     machine_ = emulated.machine;
-    emulation_ = Emulation::join(*bootstrap_, config_, emulated, deadline);
+    emulation_ = machine::Emulation::join(*bootstrap_, config_, emulated, deadline);
   }
   // Launchers also deal ranks out to hosts, or to a host's NUMA nodes, in turn: then a ring in
   // their order would leave a host or a node at every step. With a machine that TOPOLOGY names, its
   // links price every shape.
-  if (machine_ == nullptr) facts_.ring_order = ring_near(host_info.seats);
+  if (machine_ == nullptr) facts_.ring_order = machine::ring_near(host_info.seats);
   std::unique_ptr<transport::Transport> network;
   if (facts_.num_hosts > 1) {
     network =
@@ -254,12 +254,12 @@ void Communicator::connect() {
   }
   link::Rails rails;
   if (network != nullptr && emulation_ == nullptr) {
-    nics_ = devices_of(*network);
+    nics_ = machine::devices_of(*network);
     // What one NIC carries decides between plans and shapes.
     const bool one_too = machine_ == nullptr && tune::can_plan(facts_);
-    FoundRails found = find_rails(*bootstrap_, config_, runtime_.nic_rates(), *network,
-                                  machine_.get(), host_of_rank_, facts_.max_channels, one_too,
-                                  deadline, [this] { failure_.check(); });
+    machine::FoundRails found = machine::find_rails(
+        *bootstrap_, config_, runtime_.nic_rates(), *network, machine_.get(), host_of_rank_,
+        facts_.max_channels, one_too, deadline, [this] { failure_.check(); });
     rails = std::move(found.rails);
     facts_.rail_rates = std::move(found.rates);
     facts_.nic_rate = found.rate_of_one;
@@ -275,12 +275,13 @@ void Communicator::connect() {
     links_->to_hosts().count_in(traffic_);
   }
   if (emulation_ != nullptr) links_->to_hosts().pace(emulation_->pacer());
-  links_->to_hosts().spread(std::move(rails), point_to_point_channel_,
-                            machine_ != nullptr ? nics_of_routes(*machine_) : link::NicsOfRoute{});
+  links_->to_hosts().spread(
+      std::move(rails), point_to_point_channel_,
+      machine_ != nullptr ? machine::nics_of_routes(*machine_) : link::NicsOfRoute{});
   if (config_.flag(Setting::kNetEncrypt)) links_->to_hosts().seal();
   if (machine_ == nullptr) {
-    found_ = std::make_unique<FoundHosts>(*bootstrap_, config_, runtime_.host(),
-                                          std::move(host_info.seats), segment, deadline);
+    found_ = std::make_unique<machine::FoundHosts>(*bootstrap_, config_, runtime_.host(),
+                                                   std::move(host_info.seats), segment, deadline);
   }
   // An emulated machine's links are slowed, and this host is not: in the machine's time its work
   // for a message is shorter by that factor.
@@ -337,7 +338,8 @@ void Communicator::connect() {
             facts_.all_by_address ? "single copy" : "staged copies");
   if (rank() == 0 && log::enabled(log::Level::kInfo, log::kInit)) {
     try {
-      for (const std::string& line : describe(known_machine())) log::info(log::kInit, "{}", line);
+      for (const std::string& line : machine::describe(known_machine()))
+        log::info(log::kInit, "{}", line);
       if (!facts_.ring_order.empty()) {
         log::info(log::kInit, "rings and chains visit the ranks by host and NUMA node: {}",
                   fmt::join(facts_.ring_order, " "));
@@ -348,10 +350,10 @@ void Communicator::connect() {
   }
 }
 
-const Machine& Communicator::known_machine() {
+const machine::Machine& Communicator::known_machine() {
   if (machine_ == nullptr) {
     const Deadline deadline = deadline_of(config_);
-    machine_ = std::make_shared<const Machine>(found_->machine([&] {
+    machine_ = std::make_shared<const machine::Machine>(found_->machine([&] {
       failure_.check();
       if (std::chrono::steady_clock::now() < deadline) return;
       throw Error(Errc::kTimeout, "rank {} waits for another rank to discover this host's topology",
@@ -361,7 +363,7 @@ const Machine& Communicator::known_machine() {
   return *machine_;
 }
 
-const Machine& Communicator::machine() {
+const machine::Machine& Communicator::machine() {
   const Use use(*this);
   return known_machine();
 }
@@ -951,11 +953,12 @@ void Communicator::attach_device(int device, BlockBounds blocks) {
 link::Rails Communicator::rails_of_gpu(int device) {
   const link::Rails& rails = links_->to_hosts().rails();
   if (rails.count() < 2 || (machine_ != nullptr && machine_->described)) return rails;
-  return rails_near_gpus(*bootstrap_, rails, nic_positions_near_gpu(device_bus_id(device), nics_),
-                         deadline_of(config_));
+  return machine::rails_near_gpus(*bootstrap_, rails,
+                                  machine::nic_positions_near_gpu(device_bus_id(device), nics_),
+                                  deadline_of(config_));
 }
 
-std::shared_ptr<const Machine> Communicator::machine_on_devices(int device) {
+std::shared_ptr<const machine::Machine> Communicator::machine_on_devices(int device) {
   using Address = std::array<char, 32>;
   std::vector<Address> addresses(static_cast<std::size_t>(size()));
   Address& mine = addresses[static_cast<std::size_t>(rank())];
@@ -964,7 +967,8 @@ std::shared_ptr<const Machine> Communicator::machine_on_devices(int device) {
                          deadline_of(config_));
   std::vector<std::string> bus_ids;
   for (const Address& each : addresses) bus_ids.emplace_back(each.data());
-  return std::make_shared<const Machine>(place(known_machine(), bus_ids, host_of_rank_));
+  return std::make_shared<const machine::Machine>(
+      machine::place(known_machine(), bus_ids, host_of_rank_));
 }
 
 void Communicator::look_at_device() {

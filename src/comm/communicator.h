@@ -28,10 +28,7 @@
 #include "comm/call_records.h"
 #include "comm/collective_call.h"
 #include "comm/device_group.h"
-#include "comm/emulation.h"
-#include "comm/found_hosts.h"
 #include "comm/host_executor.h"
-#include "comm/machine.h"
 #include "comm/rank_summaries.h"
 #include "comm/request.h"
 #include "comm/roll_call.h"
@@ -44,6 +41,9 @@
 #include "executor/host/waiter.h"
 #include "executor/traffic.h"
 #include "link/links.h"
+#include "machine/emulation.h"
+#include "machine/found_hosts.h"
+#include "machine/machine.h"
 #include "message/messenger.h"
 #include "transport/transport.h"
 #include "tune/choice.h"
@@ -123,7 +123,7 @@ class Communicator final : public executor::WaitHook {
   // ---- on GPU memory --------------------------------------------------------------------
 
   /// Gives this rank the GPU `device`. All ranks call; the narrowest of their bounds apply.
-  /// @throws Error as attach_device(), and as place() (comm/placement.h) on all ranks, with the
+  /// @throws Error as attach_device(), and as place() (machine/placement.h) on all ranks, with the
   /// communicator whole
   void attach_device(int device, BlockBounds blocks = {});
   /// nullptr before attach_device().
@@ -210,7 +210,7 @@ class Communicator final : public executor::WaitHook {
   std::string algorithm_of(const CollectiveCall& call);
   /// The machine that the ranks run on, with the ranks at their GPUs after attach_device(). Equal
   /// on all ranks. Local; the first call may take some milliseconds. Valid until attach_device().
-  const Machine& machine();
+  const machine::Machine& machine();
   /// The candidates for this call, the cheapest first, the one that runs, and who chose it
   /// (comm/explain.h).
   struct Explained {
@@ -278,7 +278,7 @@ class Communicator final : public executor::WaitHook {
   [[nodiscard]] int point_to_point_channel() const noexcept { return point_to_point_channel_; }
   [[nodiscard]] const tune::GroupFacts& facts() const noexcept { return facts_; }
   /// nullptr on a machine that is there.
-  [[nodiscard]] const Emulation* emulation() const noexcept { return emulation_.get(); }
+  [[nodiscard]] const machine::Emulation* emulation() const noexcept { return emulation_.get(); }
   [[nodiscard]] bool check_calls() const noexcept { return check_calls_; }
 
  private:
@@ -347,11 +347,11 @@ class Communicator final : public executor::WaitHook {
   // As label_of(), of what copy engines make.
   std::uint16_t label_of_copies(PreparedCall& call);
 
-  const Machine& known_machine();
+  const machine::Machine& known_machine();
   // Collective: those that are nearest to the ranks' GPUs come first.
   link::Rails rails_of_gpu(int device);
   // Collective: the machine with each rank on its GPU.
-  std::shared_ptr<const Machine> machine_on_devices(int device);
+  std::shared_ptr<const machine::Machine> machine_on_devices(int device);
 
   Runtime& runtime_;
   Config config_;
@@ -363,11 +363,11 @@ class Communicator final : public executor::WaitHook {
   int size_ = 1;
   std::uint64_t identity_ = 0;
   tune::GroupFacts facts_;
-  std::vector<int> host_of_rank_;                  // as in Seats
-  std::vector<transport::DeviceProperties> nics_;  // of this rank, between hosts
-  std::shared_ptr<const Machine> machine_;         // null as long as nobody needed found_'s
-  std::unique_ptr<FoundHosts> found_;              // null where machine_ was given
-  std::unique_ptr<Emulation> emulation_;
+  std::vector<int> host_of_rank_;                    // as in machine::Seats
+  std::vector<transport::DeviceProperties> nics_;    // of this rank, between hosts
+  std::shared_ptr<const machine::Machine> machine_;  // null as long as nobody needed found_'s
+  std::unique_ptr<machine::FoundHosts> found_;       // null where machine_ was given
+  std::unique_ptr<machine::Emulation> emulation_;
   std::vector<link::PeerReach> reach_;
   std::unique_ptr<link::Links> links_;
   std::unique_ptr<CallAgreement> agreement_;  // null where nothing is planned in the background

@@ -134,7 +134,7 @@ std::string explain(Communicator& comm, Collective collective, std::size_t bytes
   json nics = json::array();
   for (const double rate : comm.facts().rail_rates) nics.push_back(rate / 1e9);
   if (comm.facts().nic_rate > 0) nics.push_back(comm.facts().nic_rate / 1e9);
-  const Machine& placed = comm.machine();
+  const machine::Machine& placed = comm.machine();
   const json report = {
       {"operation", name(collective)},
       {"bytes", bytes},

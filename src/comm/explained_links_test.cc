@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/placement.h"
+#include "machine/placement.h"
 #include "topology/merge.h"
 #include "topology/synthetic.h"
 #include "topology/testing/recorded.h"
@@ -39,7 +39,7 @@ Topology with_addresses(const Topology& machine) {
 // GPUs that ranks found: rank r has the GPU `gpus[r]` of its host.
 std::shared_ptr<const Topology> found(const Topology& whole, const std::vector<int>& host_of_rank,
                                       const std::vector<int>& gpus) {
-  Machine machine{whole, std::vector<topology::NodeIndex>(gpus.size()), nullptr, "found"};
+  machine::Machine machine{whole, std::vector<topology::NodeIndex>(gpus.size()), nullptr, "found"};
   std::vector<std::string> bus_ids;
   for (const int gpu : gpus) bus_ids.push_back(address(gpu));
   return place(std::move(machine), bus_ids, host_of_rank).planned;

@@ -1,6 +1,6 @@
 // What communicators know of their machine, ranks being threads with settings of their own: equal
 // identities of hosts make a host.
-#include "comm/found_hosts.h"
+#include "machine/found_hosts.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -137,7 +137,7 @@ TEST(FoundHosts, RingsLeaveAHostOnce) {
 TEST(FoundHosts, RanksAreOnTheirHosts) {
   EXPECT_THAT(told({on("z"), on("z"), on("a"), on("z"), on("a")},
                    [](Communicator& comm) {
-                     const Machine& machine = comm.machine();
+                     const machine::Machine& machine = comm.machine();
                      std::string hosts;
                      for (const topology::NodeIndex node : machine.node_of_rank) {
                        EXPECT_EQ(machine.topology.node(node).kind, topology::NodeKind::kCpu);
@@ -176,7 +176,7 @@ Settings topology(const std::string& name) { return {{"TOPOLOGY", name}}; }
 TEST(GivenTopology, IsTheMachineWithRankOnGpu) {
   EXPECT_THAT(told({topology("dgx1v"), topology("dgx1v"), topology("dgx1v")},
                    [](Communicator& comm) {
-                     const Machine& machine = comm.machine();
+                     const machine::Machine& machine = comm.machine();
                      EXPECT_EQ(machine.topology, topology::named("dgx1v"));
                      EXPECT_EQ(machine.node_of_rank[2], machine.topology.gpus()[2]);
                      EXPECT_EQ(machine.planned->gpus().size(), 3U);
@@ -278,16 +278,16 @@ TEST(TopologyCache, FollowsSettingAndEnvironment) {
   Config config;
   unsetenv("XDG_CACHE_HOME");
   setenv("HOME", "/home/of", 1);
-  EXPECT_EQ(topology_cache(config), "/home/of/.cache/ropewalk");
+  EXPECT_EQ(machine::topology_cache(config), "/home/of/.cache/ropewalk");
   setenv("XDG_CACHE_HOME", "/cache", 1);
-  EXPECT_EQ(topology_cache(config), "/cache/ropewalk");
+  EXPECT_EQ(machine::topology_cache(config), "/cache/ropewalk");
   unsetenv("XDG_CACHE_HOME");
   unsetenv("HOME");
-  EXPECT_EQ(topology_cache(config), "");
+  EXPECT_EQ(machine::topology_cache(config), "");
   config.set("TOPOLOGY_CACHE", "/kept", "test");
-  EXPECT_EQ(topology_cache(config), "/kept");
+  EXPECT_EQ(machine::topology_cache(config), "/kept");
   config.set("TOPOLOGY_CACHE", "off", "test");
-  EXPECT_EQ(topology_cache(config), "");
+  EXPECT_EQ(machine::topology_cache(config), "");
   setenv("HOME", before.c_str(), 1);
 }
 

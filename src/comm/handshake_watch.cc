@@ -12,7 +12,7 @@ using executor::StopReason;
 using executor::StopRecord;
 
 // Waits that end by themselves are mostly over before the second look.
-constexpr std::chrono::milliseconds kLookPeriod{5};
+constexpr std::chrono::milliseconds kWordsPeriod{5};
 constexpr std::chrono::milliseconds kMostComparePeriod{100};
 // While streams still hold calls of a rank that stops.
 constexpr std::chrono::microseconds kReleasePause{50};
@@ -39,7 +39,7 @@ void HandshakeWatch::run() {
     if (look(Clock::now())) {
       std::this_thread::sleep_for(kReleasePause);
     } else {
-      std::this_thread::sleep_for(kLookPeriod);
+      std::this_thread::sleep_for(kWordsPeriod);
     }
   }
 }

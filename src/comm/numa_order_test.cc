@@ -18,11 +18,11 @@
 
 #include "bootstrap/test_support.h"
 #include "comm/communicator.h"
-#include "comm/machine.h"
-#include "comm/placement.h"
 #include "comm/testing/ranks.h"
 #include "core/log.h"
 #include "core/testing/share.h"
+#include "machine/machine.h"
+#include "machine/placement.h"
 #include "schedule/layout.h"
 #include "schedule/pattern.h"
 #include "topology/merge.h"
@@ -181,8 +181,8 @@ TEST(NumaOrder, IsLoggedOnce) {
 TEST(NumaOrder, IsThatOfTheMachine) {
   const topology::Topology host = topology::synthetic("2cpu 2gpu");
   const topology::Topology whole = topology::merge(std::vector(2, host), topology::Fabric::kOne);
-  Seats seats;
-  Machine machine{whole, {}, nullptr, "found"};
+  machine::Seats seats;
+  machine::Machine machine{whole, {}, nullptr, "found"};
   const auto cpus = whole.nodes_of(topology::NodeKind::kCpu);
   for (int r = 0; r < 8; ++r) {
     const int on = r % 2;

@@ -11,12 +11,13 @@
 #include <string>
 #include <string_view>
 
+#include "bootstrap/agreed_error.h"
 #include "bootstrap/memory_handover.h"
-#include "comm/agreed_error.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/process_memory.h"
 #include "core/units.h"
+#include "machine/found_rails.h"
 #include "transport/registry.h"
 #include "tune/forced_algorithms.h"
 #include "tune/processors.h"
@@ -87,8 +88,8 @@ template <typename Value>
 void require_equal(const Value& mine, const Value& theirs, std::string_view field, int rank,
                    int peer) {
   if (mine != theirs) {
-    throw AgreedError(Errc::kInvalidUsage, "{} differs: rank {} has {}, rank {} has {}", field,
-                      rank, mine, peer, theirs);
+    throw bootstrap::AgreedError(Errc::kInvalidUsage, "{} differs: rank {} has {}, rank {} has {}",
+                                 field, rank, mine, peer, theirs);
   }
 }
 
@@ -273,7 +274,7 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   }
   // One for each NIC of a host.
   if (info.facts.num_hosts > 1 && info.facts.max_ranks_per_host <= kMostRanksOfRails) {
-    info.channels = std::max(info.channels, kMostRails);
+    info.channels = std::max(info.channels, machine::kMostRails);
   }
   info.facts.max_channels = info.channels;
   if (info.facts.num_hosts > 1) info.facts.host_of_rank = info.seats.host_of_rank;

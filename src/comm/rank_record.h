@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "comm/placement.h"
 #include "comm/runtime.h"
 #include "link/host_segment.h"
 #include "link/links.h"
+#include "machine/placement.h"
 #include "tune/machine_constants.h"
 #include "tune/tuner.h"
 
@@ -18,16 +18,13 @@ namespace ropewalk::comm {
 struct HostInfo {
   tune::GroupFacts facts;
   std::vector<link::PeerReach> reach;  ///< by rank
-  Seats seats;
+  machine::Seats seats;
   bool topology_given = false;  ///< some rank has the setting TOPOLOGY
   std::shared_ptr<link::HostSegment> segment;
   executor::FifoShape shape;
   int channels = 1;  ///< of collectives; the one after them carries point-to-point traffic
   tune::MachineConstants constants;  ///< rank 0's, so that all choose identically
 };
-
-/// NICs of a host that are used at once, at most.
-inline constexpr int kMostRails = 16;
 
 /// Collective over all ranks. Throws on every rank when a rank has other settings (by rank and
 /// field), no shared memory, or another version of Ropewalk.

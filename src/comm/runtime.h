@@ -8,14 +8,14 @@
 #include <string>
 
 #include "bootstrap/context.h"
-#include "comm/emulated_machines.h"
 #include "comm/job_ports.h"
-#include "comm/known_rates.h"
 #include "comm/profiler_feed.h"
 #include "comm/status_endpoint.h"
 #include "core/mutex.h"
 #include "core/settings.h"
 #include "link/host_segment.h"
+#include "machine/emulated_machines.h"
+#include "machine/known_rates.h"
 #include "schedule/checked.h"
 #include "topology/kept_host.h"
 #include "transport/window/device/driver_cuda.h"
@@ -46,14 +46,16 @@ class Runtime {
   tune::NumaNodes numa_nodes();
   /// Takes these nodes for the machine's, in later communicators. For tests.
   void set_numa_nodes(tune::NumaNodes nodes);
-  [[nodiscard]] KnownRates& nic_rates() noexcept { return nic_rates_; }
+  [[nodiscard]] machine::KnownRates& nic_rates() noexcept { return nic_rates_; }
   /// Where `ropewalk status` asks.
   [[nodiscard]] StatusEndpoint& status() noexcept { return status_; }
   /// Profiler plugins of others (setting PROFILER_PLUGIN).
   [[nodiscard]] ProfilerFeed& profiler() noexcept { return profiler_; }
   /// The ports for monitoring (settings RAS_PORT, METRICS_PORT).
   [[nodiscard]] JobPorts& job_ports() noexcept { return job_ports_; }
-  [[nodiscard]] EmulatedMachines& emulated_machines() noexcept { return emulated_machines_; }
+  [[nodiscard]] machine::EmulatedMachines& emulated_machines() noexcept {
+    return emulated_machines_;
+  }
   /// Random number of this process: equal in two ranks' records only if they share its memory.
   [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
 
@@ -87,8 +89,8 @@ class Runtime {
   topology::KeptHost host_;
   Mutex numa_mutex_;
   std::optional<tune::NumaNodes> numa_nodes_ RW_GUARDED_BY(numa_mutex_);
-  KnownRates nic_rates_;
-  EmulatedMachines emulated_machines_;
+  machine::KnownRates nic_rates_;
+  machine::EmulatedMachines emulated_machines_;
   StatusEndpoint status_{context_};
   JobPorts job_ports_{context_};
   ProfilerFeed profiler_;

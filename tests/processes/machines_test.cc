@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/machine.h"
 #include "core/error.h"
+#include "machine/machine.h"
 #include "processes/rank_processes.h"
 #include "topology/json.h"
 #include "topology/named.h"
@@ -49,7 +49,7 @@ class Machines : public ::testing::Test {
       if (!name.empty()) setenv(("ROPEWALK_" + setting).c_str(), name.c_str(), 1);
     };
     RankProcesses ranks(kRanks, options, [](comm::Communicator& comm) {
-      return comm.machine().topology.name() + " " + comm::fingerprint(comm.machine());
+      return comm.machine().topology.name() + " " + machine::fingerprint(comm.machine());
     });
     std::vector<Report> reports;
     for (int r = 0; r < kRanks; ++r) {

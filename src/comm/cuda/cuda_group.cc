@@ -17,7 +17,6 @@
 
 #include "comm/call_report.h"
 #include "comm/device_stop.h"
-#include "comm/nic_places.h"
 #include "core/cpu_list.h"
 #include "core/log.h"
 #include "executor/cuda/cuda_error.h"
@@ -25,6 +24,7 @@
 #include "executor/cuda/kernel.h"
 #include "executor/cuda/kernel_table.h"
 #include "link/cuda/ipc_sharing.h"
+#include "machine/nic_places.h"
 #include "transport/registry.h"
 #include "transport/window/device/ipc_memory.h"
 #include "tune/hybrid_links.h"
@@ -278,8 +278,8 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
   if (facts.num_hosts > 1 && (mapped_ == nullptr || !mapped_->windows().complete())) {
     network_ = std::make_unique<link::DeviceNetwork>(
         bootstrap, rails,
-        network_options(config, runtime, device_, nics_in_use(rails, rank_, facts.host_of_rank),
-                        traffic),
+        network_options(config, runtime, device_,
+                        machine::nics_in_use(rails, rank_, facts.host_of_rank), traffic),
         [this](const Error&) { abort(); });
   }
   links_ = std::make_unique<link::DeviceLinks>(*peers_, layouts, mapped_.get(), network_.get(),

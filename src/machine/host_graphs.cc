@@ -1,4 +1,4 @@
-#include "comm/host_graphs.h"
+#include "machine/host_graphs.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 void put(std::string& out, std::uint64_t number) {
@@ -86,4 +86,4 @@ HostGraphs read_host_graphs(std::string_view bytes) {
   return graphs;
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

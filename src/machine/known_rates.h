@@ -7,7 +7,7 @@
 
 #include "core/mutex.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 
 /// By the measured NICs: a text that names the NICs of all hosts.
 ///
@@ -23,4 +23,4 @@ class KnownRates {
   std::map<std::string, std::vector<double>> rates_ RW_GUARDED_BY(mutex_);
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -1,4 +1,4 @@
-#include "comm/nic_places.h"
+#include "machine/nic_places.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 #include "plan/device_path.h"
 #include "topology/scan.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 using topology::NodeIndex;
@@ -190,4 +190,4 @@ link::NicsOfRoute nics_of_routes(const Machine& machine) {
   };
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

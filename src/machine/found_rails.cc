@@ -1,4 +1,4 @@
-#include "comm/found_rails.h"
+#include "machine/found_rails.h"
 
 #include <fmt/format.h>
 
@@ -10,16 +10,15 @@
 #include <string>
 #include <utility>
 
-#include "comm/nic_places.h"
-#include "comm/rail_measurement.h"
-#include "comm/rank_record.h"
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "machine/nic_places.h"
+#include "machine/rail_measurement.h"
 #include "tune/processors.h"
 #include "tune/rail_weights.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 constexpr double kLeastShare = 1.0 / 32;
@@ -257,4 +256,4 @@ FoundRails find_rails(bootstrap::Bootstrap& bootstrap, const Config& config, Kno
   return found;
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

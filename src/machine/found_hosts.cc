@@ -1,4 +1,4 @@
-#include "comm/found_hosts.h"
+#include "machine/found_hosts.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,7 +17,7 @@
 #include "topology/merge.h"
 #include "topology/named.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 constexpr std::uint32_t kHostTag = 0x54000000;
@@ -198,4 +198,4 @@ Machine FoundHosts::machine(const std::function<void()>& waiting) {
           .core_of_rank = std::move(cores)};
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -1,4 +1,4 @@
-#include "comm/nic_places.h"
+#include "machine/nic_places.h"
 
 #include <gtest/gtest.h>
 #include <source_dir.h>
@@ -14,7 +14,7 @@
 
 #include "topology/named.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 using transport::DeviceProperties;
@@ -215,4 +215,4 @@ TEST(NicPositions, FarNumaNodesAreFartherThanNearOnes) {
 }
 
 }  // namespace
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -1,4 +1,4 @@
-#include "comm/rail_measurement.h"
+#include "machine/rail_measurement.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "core/log.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
@@ -293,4 +293,4 @@ std::vector<double> measure_rails(bootstrap::Bootstrap& bootstrap, transport::Tr
   return rates;
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

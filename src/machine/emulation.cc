@@ -1,4 +1,4 @@
-#include "comm/emulation.h"
+#include "machine/emulation.h"
 
 #include <algorithm>
 #include <array>
@@ -19,7 +19,7 @@
 #include "schedule/traffic.h"
 #include "tune/processors.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 using transport::emulated::LinkClock;
@@ -213,4 +213,4 @@ std::string describe(const Emulation& emulation) {
       .dump();
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -1,4 +1,4 @@
-#include "comm/shared_text.h"
+#include "machine/shared_text.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -13,7 +13,7 @@
 
 #include "core/error.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 std::shared_ptr<link::HostSegment> segment() {
@@ -106,4 +106,4 @@ TEST(SharedText, LiesBesideTheLinks) {
 }
 
 }  // namespace
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -16,15 +16,15 @@
 #include <string>
 
 #include "bootstrap/bootstrap.h"
-#include "comm/host_graphs.h"
-#include "comm/machine.h"
-#include "comm/placement.h"
-#include "comm/shared_text.h"
 #include "core/settings.h"
 #include "link/host_segment.h"
+#include "machine/host_graphs.h"
+#include "machine/machine.h"
+#include "machine/placement.h"
+#include "machine/shared_text.h"
 #include "topology/kept_host.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 
 class FoundHosts {
  public:
@@ -64,4 +64,4 @@ struct ThisHost {
 };
 ThisHost this_host(const Config& config, topology::KeptHost& kept);
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

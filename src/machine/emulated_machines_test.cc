@@ -1,5 +1,5 @@
 // Ranks of one process have one machine, and a file that changed is read again.
-#include "comm/emulated_machines.h"
+#include "machine/emulated_machines.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include "topology/json.h"
 #include "topology/named.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 namespace fs = std::filesystem;
@@ -58,4 +58,4 @@ TEST(EmulatedMachines, AFileThatChangedIsReadAgain) {
 }
 
 }  // namespace
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

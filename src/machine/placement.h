@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "comm/machine.h"
+#include "machine/machine.h"
 #include "topology/topology.h"
 #include "tune/processors.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 
 /// Where each rank runs, as the ranks reported when they joined.
 struct Seats {
@@ -41,4 +41,4 @@ std::vector<topology::NodeIndex> place_by_cores(const topology::Topology& topolo
 Machine place(Machine machine, std::span<const std::string> bus_ids,
               std::span<const int> host_of_rank);
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -8,7 +8,7 @@
 
 #include "link/host_segment.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 
 /// Lies in the memory that those ranks share, behind their links. Costs nothing until it is needed.
 ///
@@ -29,4 +29,4 @@ class SharedText {
   std::shared_ptr<link::HostSegment> segment_;
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -6,13 +6,13 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/machine.h"
 #include "link/rails.h"
 #include "link/route.h"
+#include "machine/machine.h"
 #include "transport/transport.h"
 #include "tune/processors.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 
 /// On a machine that a person described: a device is the NIC of the rank's host that has its name
 /// or its PCI address; where none has, and there are as many NICs as devices, they are the same in
@@ -42,4 +42,4 @@ std::vector<int> nics_in_use(const link::Rails& rails, int rank, std::span<const
 /// As link::Links wants it. The machine's planned topology is kept.
 link::NicsOfRoute nics_of_routes(const Machine& machine);
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

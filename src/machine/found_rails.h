@@ -12,13 +12,16 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "comm/known_rates.h"
-#include "comm/machine.h"
 #include "core/settings.h"
 #include "link/rails.h"
+#include "machine/known_rates.h"
+#include "machine/machine.h"
 #include "transport/transport.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
+
+/// NICs of a host that are used at once, at most.
+inline constexpr int kMostRails = 16;
 
 struct FoundRails {
   link::Rails rails;
@@ -52,4 +55,4 @@ std::vector<transport::DeviceProperties> devices_of(const transport::Transport& 
 link::Rails rails_near_gpus(bootstrap::Bootstrap& bootstrap, const link::Rails& rails,
                             std::span<const link::NicPosition> nearby, Deadline deadline);
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

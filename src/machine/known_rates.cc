@@ -1,6 +1,6 @@
-#include "comm/known_rates.h"
+#include "machine/known_rates.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 
 std::vector<double> KnownRates::get(const std::string& nics) {
   const Lock lock(mutex_);
@@ -13,4 +13,4 @@ void KnownRates::keep(const std::string& nics, const std::vector<double>& rates)
   rates_[nics] = rates;
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

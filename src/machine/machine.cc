@@ -1,4 +1,4 @@
-#include "comm/machine.h"
+#include "machine/machine.h"
 
 #include <algorithm>
 #include <array>
@@ -9,12 +9,12 @@
 #include <span>
 #include <tuple>
 
-#include "comm/agreed_error.h"
+#include "bootstrap/agreed_error.h"
 #include "core/digest.h"
 #include "topology/json.h"
 #include "topology/named.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 // A rank's record of its setting TOPOLOGY.
@@ -55,16 +55,16 @@ std::optional<topology::Topology> read(const std::string& name, GivenTopology& s
 void require_equal(const std::vector<GivenTopology>& all, int rank) {
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].state == GivenTopology::State::kFailed) {
-      throw AgreedError(all[r].code, "TOPOLOGY of rank {}: {}", r, all[r].reason.data());
+      throw bootstrap::AgreedError(all[r].code, "TOPOLOGY of rank {}: {}", r, all[r].reason.data());
     }
   }
   const GivenTopology& mine = all[static_cast<std::size_t>(rank)];
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].state == mine.state && all[r].digest == mine.digest) continue;
     const bool same_name = all[r].name == mine.name;
-    throw AgreedError(Errc::kInvalidUsage,
-                      "setting TOPOLOGY differs: rank {} has {}, rank {} has {}", rank,
-                      mine.text(same_name), r, all[r].text(same_name));
+    throw bootstrap::AgreedError(Errc::kInvalidUsage,
+                                 "setting TOPOLOGY differs: rank {} has {}, rank {} has {}", rank,
+                                 mine.text(same_name), r, all[r].text(same_name));
   }
 }
 
@@ -162,8 +162,9 @@ std::shared_ptr<const Machine> find_machine(bootstrap::Bootstrap& bootstrap, con
   require_equal(all, bootstrap.rank());
   const topology::Topology& whole = *read_here;
   if (static_cast<int>(whole.gpus().size()) < size) {
-    throw AgreedError(Errc::kInvalidArgument, "TOPOLOGY: {} has {} GPUs, the communicator {} ranks",
-                      name, whole.gpus().size(), size);
+    throw bootstrap::AgreedError(Errc::kInvalidArgument,
+                                 "TOPOLOGY: {} has {} GPUs, the communicator {} ranks", name,
+                                 whole.gpus().size(), size);
   }
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -177,4 +178,4 @@ std::shared_ptr<const Machine> find_machine(bootstrap::Bootstrap& bootstrap, con
   return std::make_shared<const Machine>(std::move(machine));
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -1,4 +1,4 @@
-#include "comm/placement.h"
+#include "machine/placement.h"
 
 #include <algorithm>
 #include <map>
@@ -12,7 +12,7 @@
 #include "topology/scan.h"
 #include "tune/numa_ring.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 using topology::NodeIndex;
@@ -112,4 +112,4 @@ Machine place(Machine machine, std::span<const std::string> bus_ids,
   return machine;
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -7,11 +7,11 @@
 #include <memory>
 #include <string>
 
-#include "comm/machine.h"
 #include "core/mutex.h"
 #include "core/settings.h"
+#include "machine/machine.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 
 struct EmulatedMachine {
   std::shared_ptr<const Machine> machine;
@@ -34,4 +34,4 @@ class EmulatedMachines {
   std::map<std::string, Made> made_ RW_GUARDED_BY(mutex_);
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -1,5 +1,5 @@
 // Machines as values: the placement and order of ranks, and the log lines.
-#include "comm/machine.h"
+#include "machine/machine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "comm/host_graphs.h"
-#include "comm/placement.h"
 #include "core/error.h"
+#include "machine/host_graphs.h"
+#include "machine/placement.h"
 #include "topology/merge.h"
 #include "topology/synthetic.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 using ::testing::ElementsAre;
@@ -233,4 +233,4 @@ TEST(HostGraphs, RefuseDamagedText) {
 }
 
 }  // namespace
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -1,15 +1,15 @@
-#include "comm/emulated_machines.h"
+#include "machine/emulated_machines.h"
 
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
-#include "comm/emulation.h"
 #include "core/digest.h"
+#include "machine/emulation.h"
 #include "topology/json.h"
 #include "topology/named.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 // Distinguishes versions of a file; empty for a description.
@@ -51,4 +51,4 @@ EmulatedMachine EmulatedMachines::get(const Config& config, int size) {
   return made;
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

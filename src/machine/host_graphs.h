@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 
 /// Texts as topology/json.h writes them; equal ones are sent once.
 struct HostGraphs {
@@ -25,4 +25,4 @@ std::string write(const HostGraphs& graphs);
 /// @throws Error kInternal for what write() did not make
 HostGraphs read_host_graphs(std::string_view bytes);
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

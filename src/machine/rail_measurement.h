@@ -9,7 +9,7 @@
 #include "link/rails.h"
 #include "transport/transport.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 
 /// The first rank of each host, in order.
 std::vector<int> first_ranks(std::span<const int> host_of_rank);
@@ -25,4 +25,4 @@ std::vector<double> measure_rails(bootstrap::Bootstrap& bootstrap, transport::Tr
                                   const link::Rails& rails, std::span<const int> leaders,
                                   Deadline deadline, const std::function<void()>& waiting);
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "comm/emulated_machines.h"
-#include "comm/machine.h"
 #include "core/settings.h"
 #include "core/shared_memory.h"
 #include "link/route.h"
+#include "machine/emulated_machines.h"
+#include "machine/machine.h"
 #include "transport/emulated/paced_connection.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 
 /// Ranks of an emulated machine have no memory in common that the machine does not have: all their
 /// links are network links, over the transport that joins processes of one host.
@@ -66,4 +66,4 @@ double slowdown_of(const topology::Topology& machine, int processors);
 ///         the machine has GPUs
 std::vector<int> emulated_gpus(const Config& config, const topology::Topology& machine, int size);
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -1,5 +1,5 @@
 // The machine that the ranks of a communicator run on: the same value on every rank, so that all
-// plan identically. Named by the setting TOPOLOGY, or found (comm/found_hosts.h).
+// plan identically. Named by the setting TOPOLOGY, or found (machine/found_hosts.h).
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 #include "core/settings.h"
 #include "topology/topology.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 
 struct Machine {
   /// All hosts' graphs as one.
@@ -40,11 +40,11 @@ std::vector<std::string> describe(const Machine& machine);
 ///
 /// @param given whether any rank has the setting; the same on all
 /// @return nullptr where none has it
-/// @throws AgreedError what reading it threw where one rank cannot, naming that rank; kInvalidUsage
-/// for
+/// @throws bootstrap::AgreedError what reading it threw where one rank cannot, naming that rank;
+/// kInvalidUsage for
 ///         ranks that have different machines (files are compared by contents, not by name);
 ///         kInvalidArgument for one with fewer GPUs than the communicator ranks
 std::shared_ptr<const Machine> find_machine(bootstrap::Bootstrap& bootstrap, const Config& config,
                                             bool given, Deadline deadline);
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

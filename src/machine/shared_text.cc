@@ -1,4 +1,4 @@
-#include "comm/shared_text.h"
+#include "machine/shared_text.h"
 
 #include <atomic>
 #include <chrono>
@@ -9,7 +9,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 // Memory that nobody wrote reads as zeros.
@@ -62,4 +62,4 @@ std::string SharedText::get(const std::function<std::string()>& make,
   return copied;
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine

@@ -3,7 +3,7 @@
 
 #include "core/error.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::bootstrap {
 
 /// An error that all ranks throw: none needs to notify the others.
 class AgreedError : public Error {
@@ -11,4 +11,4 @@ class AgreedError : public Error {
   using Error::Error;
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::bootstrap

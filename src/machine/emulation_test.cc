@@ -1,4 +1,4 @@
-#include "comm/emulation.h"
+#include "machine/emulation.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "topology/synthetic.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::machine {
 namespace {
 
 std::string reason(const std::string& gpus, int size) {
@@ -49,4 +49,4 @@ TEST(Slowdown, FollowsFromTheLinksAndTheProcessors) {
 }
 
 }  // namespace
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::machine
