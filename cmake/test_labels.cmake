@@ -182,7 +182,7 @@ rw_label_tests("slow;thorough" netplugin_test "TheLastCloseOfTwoProcesses/v([4-8
 rw_label_tests("slow;thorough" transport_test
   "Faults/SisciGpuReplaced.ByStaging/(BetweenGpusOnly|NoIommu|FromGpuOnly)"
   "13 to 19 s each; the other faults of the same transfers run")
-rw_label_tests(slow comm_test "StreamHandshake.OfMoreRanksThanABatchHasOperations"
+rw_label_tests(slow handshake_test "StreamHandshake.OfMoreRanksThanABatchHasOperations"
   "2 to 16 s without a sanitizer, over two minutes with one: its threads outnumber two cores by a hundred; fewer ranks run")
 rw_label_tests("thorough" comm_test "Over/MixedBlocks.*( |$)"
   "4,000 calls under faults take two cores a minute; NetworkBlocks and MappedBlocks run")
@@ -195,7 +195,7 @@ rw_label_tests(sanitizer-blind comm_test "Kinds/.*Window.*/over_sisci( |$)"
 rw_label_tests("slow;thorough" diagnose_test
   "PlansForFoundHosts.ThatASettingNamesCompute|Communicator.HierarchicalOverHosts"
   "12 s each without a sanitizer, one to two minutes with one; other tests over several hosts run")
-rw_label_tests(sanitizer-blind comm_test
+rw_label_tests(sanitizer-blind handshake_test
   "StreamHandshake.(EndsAtTheDeadline|CallsBehindAWait|EndsWhenTheHost|ARankThatHasLeft|Names|ComparesOnlyLocations)"
   "copies behind a wait that was ended run all the same, unordered between ranks; calls that go right run"
   SANITIZER thread)

@@ -26,6 +26,7 @@ BELOW: dict[str, set[str]] = {
     "check_plugin": {"core", "netplugin"},
     "simgrid": {"core", "topology", "plan", "schedule"},
     "executor": {"core", "transport", "schedule"},
+    "handshake": {"core", "transport", "executor"},
     "bootstrap": {"core"},
     "link": {"core", "transport", "executor", "bootstrap"},
     "message": {"core", "transport", "executor", "bootstrap", "link"},
@@ -35,14 +36,14 @@ BELOW: dict[str, set[str]] = {
     },
     "comm": {
         *("core", "topology", "plan", "transport", "schedule", "executor"),
-        *("bootstrap", "link", "message", "tune", "machine"),
+        *("bootstrap", "link", "message", "tune", "machine", "handshake"),
     },
     "diagnose": {"core", "transport", "schedule", "executor", "link", "tune", "comm"},
     "netplugin": {"core", "transport"},
     "profiler": {"core"},
     "capi": {
         *("core", "topology", "plan", "transport", "schedule", "executor"),
-        *("bootstrap", "link", "message", "tune", "machine", "comm", "diagnose"),
+        *("bootstrap", "link", "message", "tune", "machine", "handshake", "comm", "diagnose"),
     },
 }
 
@@ -92,6 +93,7 @@ INSIDE: dict[str, Folder] = {
     "executor/host": folder(
         "executor", namespaces=("ropewalk::executor", "ropewalk::executor::detail")
     ),
+    "handshake": folder(),
     "link": folder(),
     "link/cuda": folder("link", namespaces=("ropewalk::link",)),
     "machine": folder(),

@@ -169,9 +169,9 @@ void CopyEngines::run(const CopiedCall& call, const executor::CallTag& tag,
   executor::CallTag own = tag;
   own.collective |= executor::kByCopyEngines;
   if (by_stream_ != nullptr) {
-    StreamHandshake& handshake = *by_stream_->handshake;
+    handshake::StreamHandshake& handshake = *by_stream_->handshake;
     const auto on = reinterpret_cast<transport::window::CuStream>(stream);
-    const HandshakeCall compared{own, call.location};
+    const handshake::HandshakeCall compared{own, call.location};
     handshake.set_timeout(std::chrono::nanoseconds(timeout_ns));
     handshake.enter(compared, captured, on);
     copy(call.copies, stream);

@@ -5,7 +5,7 @@
 // outputs may be written; copies of this rank's input straight into the peers' outputs
 // (comm/copy_plan.h), those of long calls on streams of their own, so that several engines work at
 // once; and a handshake in which it hears that all of its own output has come. Handshakes are
-// memory operations of the stream (comm/stream_handshake.h), or else kernels of one warp
+// memory operations of the stream (handshake/stream_handshake.h), or else kernels of one warp
 // (executor/block/handshake.h). So a graph captures a call as those and copies.
 //
 // All ranks must find the same: that the output lies in a buffer which was registered as symmetric

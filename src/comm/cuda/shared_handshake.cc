@@ -86,11 +86,12 @@ std::unique_ptr<SharedHandshake> make_shared_handshake(bootstrap::Bootstrap& boo
     return nullptr;
   }
   auto made = std::make_unique<SharedHandshake>();
-  made->memory = peers.share_with_all(bootstrap, HandshakeWords::bytes(bootstrap.size()), deadline);
-  const HandshakeWords words(made->memory->on_host(),
-                             reinterpret_cast<std::uint64_t>(made->memory->on_device()),
-                             bootstrap.size());
-  made->handshake = std::make_unique<StreamHandshake>(
+  made->memory =
+      peers.share_with_all(bootstrap, handshake::HandshakeWords::bytes(bootstrap.size()), deadline);
+  const handshake::HandshakeWords words(made->memory->on_host(),
+                                        reinterpret_cast<std::uint64_t>(made->memory->on_device()),
+                                        bootstrap.size());
+  made->handshake = std::make_unique<handshake::StreamHandshake>(
       runtime.gpus().at(device).cuda(), words, control, rank, config.flag(Setting::kCheckCalls));
   log::info(log::kInit, "rank {}: handshakes around copies are memory operations of the stream",
             rank);

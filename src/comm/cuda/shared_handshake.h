@@ -1,14 +1,14 @@
-// The handshakes around copies as memory operations of the stream (comm/stream_handshake.h), with
-// the memory for their words.
+// The handshakes around copies as memory operations of the stream (handshake/stream_handshake.h),
+// with the memory for their words.
 #pragma once
 
 #include <memory>
 
 #include "bootstrap/bootstrap.h"
 #include "comm/runtime.h"
-#include "comm/stream_handshake.h"
 #include "core/settings.h"
 #include "executor/block/launch.h"
+#include "handshake/stream_handshake.h"
 #include "link/cuda/device_peers.h"
 
 namespace ropewalk::comm {
@@ -16,7 +16,7 @@ namespace ropewalk::comm {
 /// Its device is current when it is made and destroyed.
 struct SharedHandshake {
   std::unique_ptr<link::PinnedMemory> memory;
-  std::unique_ptr<StreamHandshake> handshake;
+  std::unique_ptr<handshake::StreamHandshake> handshake;
 };
 
 /// Collective: null, on all ranks, where kernels have to do it: the setting COPY_HANDSHAKES of one

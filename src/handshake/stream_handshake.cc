@@ -1,9 +1,9 @@
-#include "comm/stream_handshake.h"
+#include "handshake/stream_handshake.h"
 
 #include <algorithm>
 #include <optional>
 
-namespace ropewalk::comm {
+namespace ropewalk::handshake {
 
 namespace gpus = transport::window;
 
@@ -82,4 +82,4 @@ void StreamHandshake::note(const executor::CallTag& tag, bool captured) noexcept
   remember({tag, 0}, captured);
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::handshake

@@ -15,7 +15,7 @@
 
 #include "executor/fifo.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::handshake {
 
 /// What ranks compare of a call.
 struct HandshakeCall {
@@ -124,4 +124,4 @@ class HandshakeWords {
   int ranks_;
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::handshake

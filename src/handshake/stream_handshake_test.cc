@@ -2,7 +2,7 @@
 // driver: its streams are threads that do everything late and in order. Copies between pinned
 // buffers stand for those between GPUs. Where a graph would be launched again, the same operations
 // with the same values are enqueued again: all that a graph keeps of them.
-#include "comm/stream_handshake.h"
+#include "handshake/stream_handshake.h"
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@
 #include "executor/block/handshake.h"
 #include "transport/window/device/gpu.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::handshake {
 namespace {
 
 namespace gpus = transport::window;
@@ -424,4 +424,4 @@ TEST(HandshakeWords, ValuesTellCallsApart) {
 }
 
 }  // namespace
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::handshake

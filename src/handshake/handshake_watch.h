@@ -15,10 +15,10 @@
 #include <optional>
 #include <thread>
 
-#include "comm/handshake_words.h"
 #include "executor/block/launch.h"
+#include "handshake/handshake_words.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::handshake {
 
 /// Threads: any.
 class HandshakeWatch {
@@ -54,4 +54,4 @@ class HandshakeWatch {
   std::thread thread_;           // last: it uses the others
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::handshake

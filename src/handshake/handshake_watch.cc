@@ -1,11 +1,11 @@
-#include "comm/handshake_watch.h"
+#include "handshake/handshake_watch.h"
 
 #include <algorithm>
 
 #include "executor/block/handshake.h"
 #include "executor/block/host_stop.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::handshake {
 namespace {
 
 using executor::StopReason;
@@ -130,4 +130,4 @@ void HandshakeWatch::release(const HandshakeState& state) noexcept {
   if (!enters) HandshakeWords::store(words_.spoiled(rank_), 0);
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::handshake

@@ -1,9 +1,9 @@
-#include "comm/handshake_words.h"
+#include "handshake/handshake_words.h"
 
 #include <array>
 #include <bit>
 
-namespace ropewalk::comm {
+namespace ropewalk::handshake {
 namespace {
 
 using TagWords = std::array<std::uint64_t, 2>;
@@ -73,4 +73,4 @@ std::optional<HandshakeCall> HandshakeWords::find_call(int rank,
   return std::nullopt;
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::handshake

@@ -27,12 +27,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/handshake_watch.h"
-#include "comm/handshake_words.h"
 #include "executor/block/launch.h"
+#include "handshake/handshake_watch.h"
+#include "handshake/handshake_words.h"
 #include "transport/window/device/cuda_api.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::handshake {
 
 /// Threads: one at a time. The GPU's context is current in every call.
 class StreamHandshake {
@@ -72,4 +72,4 @@ class StreamHandshake {
   HandshakeWatch watch_;
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::handshake
