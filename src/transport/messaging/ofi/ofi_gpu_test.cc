@@ -313,7 +313,8 @@ TEST_F(OfiGpu, WrongByDmaBufItIsRegisteredByAddress) {
   window::Gpu& gpu = gpus().gpus.at(0);
   constexpr std::size_t kBytes = 100'000;
   const window::DeviceBuffer memory(gpu, 1 << 20, window::DeviceBuffer::From::kAllocator);
-  const window::ExportedMemory exported(window::find_gpu_memory(gpus().gpus, memory.pointer(), kBytes));
+  const window::ExportedMemory exported(
+      window::find_gpu_memory(gpus().gpus, memory.pointer(), kBytes));
   const DmaBuf given = exported.buffer();
   const auto from = sender_->register_dma_buf(memory.pointer(), kBytes, given);
   EXPECT_EQ(lines_with("is registered by address; by dma-buf: an RMA write to it reports"), 1);
