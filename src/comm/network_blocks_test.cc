@@ -234,6 +234,42 @@ struct Ended {
   std::optional<Error> failure;
 };
 
+// One rank's.
+void make_calls(bootstrap::Bootstrap& bootstrap, const BlockKind& kind, const std::string& faults,
+                const std::vector<Case>& cases, int calls, std::chrono::milliseconds limit,
+                Ended& own) {
+  Host host(bootstrap, kind, faults);
+  std::vector<std::unique_ptr<testing::BlockLaunch>> launches;
+  for (const Case& test : cases) {
+    launches.push_back(
+        std::make_unique<testing::BlockLaunch>(test, bootstrap.rank(), host, kShape.slots));
+  }
+  std::vector<float> input(cases[0].count);
+  std::vector<float> output(cases[0].count);
+  for (int call = 0; call < calls && !host.aborted(); ++call) {
+    const std::size_t which = static_cast<std::size_t>(call) % cases.size();
+    const Case& test = cases[which];
+    const schedule::TestPattern pattern(Collective::kAllReduce, test.type, test.op, 3, 0,
+                                        test.count);
+    LaunchArgs& args = launches[which]->args;
+    pattern.fill_input(bootstrap.rank(), reinterpret_cast<std::byte*>(input.data()));
+    std::ranges::fill(output, -1.0F);
+    args.call.input = reinterpret_cast<std::byte*>(input.data());
+    args.call.output = reinterpret_cast<std::byte*>(output.data());
+    args.call.tag.call = static_cast<std::uint32_t>(call) + 1;
+    args.links.timeout_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(limit).count());
+    launches[which]->run();
+    if (host.aborted()) break;
+    own.wrong += pattern.count_wrong(bootstrap.rank(), reinterpret_cast<std::byte*>(output.data()));
+    ++own.calls;
+  }
+  own.reason = host.control().stop.reason;
+  own.failure = host.thread().failure();
+  if (own.calls == calls) host.drain();
+  if (own.calls == calls) bootstrap.barrier(bootstrap::soon());
+  host.close();  // which the others' links notice
+}
+
 // Calls of every kind of schedule over links whose transport has faults, by 3 ranks.
 std::vector<Ended> run_under(const BlockKind& kind, const std::string& faults, int calls,
                              std::chrono::milliseconds limit) {
@@ -249,37 +285,11 @@ std::vector<Ended> run_under(const BlockKind& kind, const std::string& faults, i
   }
   run_ranks(3, [&](bootstrap::Bootstrap& bootstrap) {
     Ended& own = ended[static_cast<std::size_t>(bootstrap.rank())];
-    Host host(bootstrap, kind, faults);
-    std::vector<std::unique_ptr<testing::BlockLaunch>> launches;
-    for (const Case& test : cases) {
-      launches.push_back(
-          std::make_unique<testing::BlockLaunch>(test, bootstrap.rank(), host, kShape.slots));
+    try {
+      make_calls(bootstrap, kind, faults, cases, calls, limit, own);
+    } catch (const Error& error) {
+      own.failure = error;  // a peer had ended before this one was connected to it
     }
-    std::vector<float> input(cases[0].count);
-    std::vector<float> output(cases[0].count);
-    for (int call = 0; call < calls && !host.aborted(); ++call) {
-      const std::size_t which = static_cast<std::size_t>(call) % cases.size();
-      const Case& test = cases[which];
-      const schedule::TestPattern pattern(Collective::kAllReduce, test.type, test.op, 3, 0,
-                                          test.count);
-      LaunchArgs& args = launches[which]->args;
-      pattern.fill_input(bootstrap.rank(), reinterpret_cast<std::byte*>(input.data()));
-      std::ranges::fill(output, -1.0F);
-      args.call.input = reinterpret_cast<std::byte*>(input.data());
-      args.call.output = reinterpret_cast<std::byte*>(output.data());
-      args.call.tag.call = static_cast<std::uint32_t>(call) + 1;
-      args.links.timeout_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(limit).count());
-      launches[which]->run();
-      if (host.aborted()) break;
-      own.wrong +=
-          pattern.count_wrong(bootstrap.rank(), reinterpret_cast<std::byte*>(output.data()));
-      ++own.calls;
-    }
-    own.reason = host.control().stop.reason;
-    own.failure = host.thread().failure();
-    if (own.calls == calls) host.drain();
-    if (own.calls == calls) bootstrap.barrier(bootstrap::soon());
-    host.close();  // which the others' links notice
   });
   return ended;
 }
