@@ -183,12 +183,11 @@ struct Outcome {
   std::optional<Error> failure;
 };
 
-void act(bootstrap::Bootstrap& bootstrap, const Episode& episode, const MixedKind& kind,
-         MemoryLinks& memory, std::array<Control, kRanks>& controls, std::barrier<>& all_ended,
-         Outcome& outcome) {
-  const int rank = bootstrap.rank();
-  Member member(bootstrap, memory, controls[static_cast<std::size_t>(rank)], kind, episode.faults);
-  std::vector<std::unique_ptr<testing::BlockLaunch>> launches;
+using Launches = std::vector<std::unique_ptr<testing::BlockLaunch>>;
+
+// All calls of the episode, until one fails.
+void make_calls(const Episode& episode, int rank, Member& member, Launches& launches,
+                Outcome& outcome) {
   const std::uint32_t slots = shape_of(Protocol::kSimple).slots;
   for (const Case& test : episode.cases) {
     launches.push_back(std::make_unique<testing::BlockLaunch>(test, rank, member, slots));
@@ -218,8 +217,21 @@ void act(bootstrap::Bootstrap& bootstrap, const Episode& episode, const MixedKin
     outcome.wrong += pattern.count_wrong(rank, output.data());
     ++outcome.calls;
   }
-  outcome.reason = member.control().stop.reason;
   outcome.failure = member.failure();
+}
+
+void act(bootstrap::Bootstrap& bootstrap, const Episode& episode, const MixedKind& kind,
+         MemoryLinks& memory, std::array<Control, kRanks>& controls, std::barrier<>& all_ended,
+         Outcome& outcome) {
+  const int rank = bootstrap.rank();
+  Member member(bootstrap, memory, controls[static_cast<std::size_t>(rank)], kind, episode.faults);
+  Launches launches;
+  try {
+    make_calls(episode, rank, member, launches, outcome);
+  } catch (const Error& error) {
+    outcome.failure = error;  // a peer had ended before this rank was connected to it
+  }
+  outcome.reason = member.control().stop.reason;
   if (outcome.calls == episode.calls.size()) {
     member.drain();
   } else {
