@@ -179,11 +179,12 @@ if(RW_HAVE_CUDA)
 endif()
 rw_layer(handshake DEPENDS core transport executor)
 rw_layer(bootstrap DEPENDS core LIBRARIES PkgConfig::SODIUM)
+rw_layer(monitor DEPENDS core executor bootstrap LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(link DEPENDS core transport executor bootstrap LIBRARIES PkgConfig::SODIUM)
 rw_layer(message DEPENDS core transport executor bootstrap link)
 rw_layer(tune DEPENDS core topology plan schedule executor LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(machine DEPENDS core topology plan schedule transport bootstrap link tune)
-rw_layer(comm DEPENDS core topology plan schedule transport executor bootstrap link message tune machine handshake
+rw_layer(comm DEPENDS core topology plan schedule transport executor bootstrap link message tune machine handshake monitor
   LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(diagnose DEPENDS core schedule transport executor link tune comm
   LIBRARIES nlohmann_json::nlohmann_json)

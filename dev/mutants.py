@@ -66,6 +66,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "link": ("link_test", "comm_test", "diagnose_test", "hosts_test", "collectives"),
     "tune": ("tune_test", "comm_test", "explain"),
     "handshake": ("handshake_test",),
+    "monitor": ("monitor_test", "comm_test", "status"),
     "machine": ("machine_test", "comm_test", "machines_test"),
     "comm": ("comm_test", "diagnose_test", "faults_test", "algorithms_test", "collectives errors"),
     "diagnose": ("diagnose_test", "bench_table doctor"),

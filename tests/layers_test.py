@@ -28,6 +28,7 @@ BELOW: dict[str, set[str]] = {
     "executor": {"core", "transport", "schedule"},
     "handshake": {"core", "transport", "executor"},
     "bootstrap": {"core"},
+    "monitor": {"core", "executor", "bootstrap"},
     "link": {"core", "transport", "executor", "bootstrap"},
     "message": {"core", "transport", "executor", "bootstrap", "link"},
     "tune": {"core", "topology", "plan", "schedule", "executor"},
@@ -36,14 +37,15 @@ BELOW: dict[str, set[str]] = {
     },
     "comm": {
         *("core", "topology", "plan", "transport", "schedule", "executor"),
-        *("bootstrap", "link", "message", "tune", "machine", "handshake"),
+        *("bootstrap", "link", "message", "tune", "machine", "handshake", "monitor"),
     },
     "diagnose": {"core", "transport", "schedule", "executor", "link", "tune", "comm"},
     "netplugin": {"core", "transport"},
     "profiler": {"core"},
     "capi": {
         *("core", "topology", "plan", "transport", "schedule", "executor"),
-        *("bootstrap", "link", "message", "tune", "machine", "handshake", "comm", "diagnose"),
+        *("bootstrap", "link", "message", "tune", "machine", "handshake", "monitor"),
+        *("comm", "diagnose"),
     },
 }
 
@@ -99,6 +101,7 @@ INSIDE: dict[str, Folder] = {
     "machine": folder(),
     "message": folder(),
     "message/cuda": folder("message", namespaces=("ropewalk::message",)),
+    "monitor": folder(),
     "netplugin": folder("netplugin/abi"),
     "netplugin/abi": folder(),
     "plan": folder(),

@@ -17,6 +17,7 @@
 #include "comm/call_report.h"
 #include "comm/copy_plan.h"
 #include "comm/device_stop.h"
+#include "comm/own_summary.h"
 #include "comm/rank_record.h"
 #include "core/error.h"
 #include "core/interrupt.h"
@@ -147,9 +148,12 @@ std::unique_ptr<Communicator> Communicator::join(const bootstrap::UniqueId& id, 
   if (comm->records_.enabled()) {
     comm->roll_call_ = std::make_unique<RollCall>(*comm->bootstrap_, comm->records_);
     if (config.flag(Setting::kStatus)) {
-      comm->summaries_ = std::make_unique<RankSummaries>(*comm->bootstrap_, *comm);
+      comm->summaries_ = std::make_unique<monitor::RankSummaries>(
+          *comm->bootstrap_, [own = comm.get()] { return own_summary(*own); });
+      comm->monitored_.emplace(monitor::MonitoredComm{comm->identity_, rank, size, comm->config_,
+                                                      comm->failure_, *comm->summaries_});
       runtime.status().add(*comm);
-      runtime.job_ports().add(*comm);
+      runtime.job_ports().add(*comm->monitored_);
     }
     if (const std::string& plugin = config.text(Setting::kProfilerPlugin); !plugin.empty()) {
       runtime.profiler().add(plugin, comm->records_,
@@ -189,7 +193,7 @@ Communicator::~Communicator() {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   runtime_.status().remove(*this);
-  runtime_.job_ports().remove(*this);
+  if (monitored_) runtime_.job_ports().remove(*monitored_);
   runtime_.profiler().remove(records_);
   messenger_.reset();
   failure_.forget_hooks();
@@ -1490,7 +1494,7 @@ void Communicator::finalize() {
   }
   finalized_ = true;
   runtime_.status().remove(*this);
-  runtime_.job_ports().remove(*this);
+  if (monitored_) runtime_.job_ports().remove(*monitored_);
   runtime_.profiler().remove(records_);
   write_records();
   if (agreement_ != nullptr) agreement_->leave();

@@ -29,7 +29,6 @@
 #include "comm/collective_call.h"
 #include "comm/device_group.h"
 #include "comm/host_executor.h"
-#include "comm/rank_summaries.h"
 #include "comm/request.h"
 #include "comm/roll_call.h"
 #include "comm/runtime.h"
@@ -45,6 +44,8 @@
 #include "machine/found_hosts.h"
 #include "machine/machine.h"
 #include "message/messenger.h"
+#include "monitor/job_ports.h"
+#include "monitor/rank_summaries.h"
 #include "transport/transport.h"
 #include "tune/choice.h"
 #include "tune/group_facts.h"
@@ -238,7 +239,6 @@ class Communicator final : public executor::WaitHook {
   /// The calls and their progress (setting TRACE). Any thread, any time.
   [[nodiscard]] const CallRecords& records() const noexcept { return records_; }
   /// What all ranks say of themselves; null without setting STATUS. For the service thread.
-  [[nodiscard]] RankSummaries* summaries() const noexcept { return summaries_.get(); }
   /// This rank's GPU, or -1. Any thread, any time.
   [[nodiscard]] int device_number() const noexcept {
     return device_number_.load(std::memory_order_relaxed);
@@ -395,9 +395,11 @@ class Communicator final : public executor::WaitHook {
   bool helped_by_threads_ = false;
   CallRecords records_;
   Stall stall_;
-  std::unique_ptr<RollCall> roll_call_;       // null where nothing is recorded
-  std::unique_ptr<RankSummaries> summaries_;  // null where nobody may ask (setting STATUS)
-  Mutex device_stop_mutex_;                   // held by the thread that looks why a kernel stopped
+  std::unique_ptr<RollCall> roll_call_;  // null where nothing is recorded
+  // Null, and nothing, where nobody may ask (setting STATUS).
+  std::unique_ptr<monitor::RankSummaries> summaries_;
+  std::optional<monitor::MonitoredComm> monitored_;
+  Mutex device_stop_mutex_;  // held by the thread that looks why a kernel stopped
 
   executor::HostTeam team_;
   executor::Waiter::Policy wait_policy_;

@@ -16,8 +16,8 @@ class Communicator;
 /// `bytes` is the size as nccl-tests and `ropewalk bench -b` count it: that of the larger of a
 /// rank's two buffers. Fields: operation, bytes, root (null without one), ranks, hosts, network
 /// (the transport between hosts, null without), machine (name, origin, fingerprint:
-/// comm/machine.h), candidates[] (the cheapest first: algorithm, kind ("shape", or "plan" for what
-/// was planned for this machine), channels, nic_rule, chunk_bytes, by_address, predicted_us,
+/// machine/machine.h), candidates[] (the cheapest first: algorithm, kind ("shape", or "plan" for
+/// what was planned for this machine), channels, nic_rule, chunk_bytes, by_address, predicted_us,
 /// algbw_gbps), chosen, chosen_by ("cost model", "setting ALGORITHM", "rwCommUseSchedule").
 ///
 /// nic_gbps[]: what each NIC of a host carries, the fastest first; empty where that was not

@@ -38,18 +38,18 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-using Outcome = std::pair<Errc, std::string>;
+using HostsOutcome = std::pair<Errc, std::string>;
 
 // Settings of one rank: name and value.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 // One rank for each of `settings`, in a thread and a runtime of its own; by rank, how it ended.
-std::vector<Outcome> join(const std::vector<Settings>& settings,
+std::vector<HostsOutcome> join(const std::vector<Settings>& settings,
                           const std::function<void(Communicator&)>& body) {
   bootstrap::Context context;
   const bootstrap::UniqueId id = bootstrap::make_unique_id(quiet_config(), context);
   const int size = static_cast<int>(settings.size());
-  std::vector<Outcome> outcomes(settings.size());
+  std::vector<HostsOutcome> outcomes(settings.size());
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < settings.size(); ++r) {
     threads.emplace_back([&, r] {
@@ -70,7 +70,7 @@ std::vector<Outcome> join(const std::vector<Settings>& settings,
   return outcomes;
 }
 
-void expect_good(const std::vector<Outcome>& outcomes) {
+void expect_good(const std::vector<HostsOutcome>& outcomes) {
   for (const auto& [code, text] : outcomes) EXPECT_EQ(text, "no error");
 }
 
@@ -194,7 +194,7 @@ TEST(GivenTopology, AFileCountsByItsContents) {
 }
 
 void expect_on_all(const std::vector<Settings>& settings, Errc code, const std::string& said) {
-  for (const Outcome& outcome : join(settings, [](Communicator&) {})) {
+  for (const HostsOutcome& outcome : join(settings, [](Communicator&) {})) {
     EXPECT_EQ(outcome.first, code) << outcome.second;
     EXPECT_THAT(outcome.second, HasSubstr(said));
   }

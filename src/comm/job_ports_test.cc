@@ -1,4 +1,4 @@
-#include "comm/job_ports.h"
+#include "monitor/job_ports.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "bootstrap/context.h"
-#include "comm/job_ports.h"
 #include "comm/profiler_feed.h"
 #include "comm/status_endpoint.h"
 #include "core/mutex.h"
@@ -16,6 +15,7 @@
 #include "link/host_segment.h"
 #include "machine/emulated_machines.h"
 #include "machine/known_rates.h"
+#include "monitor/job_ports.h"
 #include "schedule/checked.h"
 #include "topology/kept_host.h"
 #include "transport/window/device/driver_cuda.h"
@@ -52,7 +52,7 @@ class Runtime {
   /// Profiler plugins of others (setting PROFILER_PLUGIN).
   [[nodiscard]] ProfilerFeed& profiler() noexcept { return profiler_; }
   /// The ports for monitoring (settings RAS_PORT, METRICS_PORT).
-  [[nodiscard]] JobPorts& job_ports() noexcept { return job_ports_; }
+  [[nodiscard]] monitor::JobPorts& job_ports() noexcept { return job_ports_; }
   [[nodiscard]] machine::EmulatedMachines& emulated_machines() noexcept {
     return emulated_machines_;
   }
@@ -92,7 +92,7 @@ class Runtime {
   machine::KnownRates nic_rates_;
   machine::EmulatedMachines emulated_machines_;
   StatusEndpoint status_{context_};
-  JobPorts job_ports_{context_};
+  monitor::JobPorts job_ports_{context_};
   ProfilerFeed profiler_;
   std::uint64_t token_ = 0;
   Mutex cuda_mutex_;

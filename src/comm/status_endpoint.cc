@@ -13,7 +13,7 @@ namespace ropewalk::comm {
 
 namespace {
 
-std::string reports(ServedComms& shared, std::size_t calls) {
+std::string reports(monitor::ServedComms<Communicator>& shared, std::size_t calls) {
   std::string lines;
   const Lock lock(shared.mutex);
   for (const Communicator* comm : shared.comms) {
@@ -23,7 +23,7 @@ std::string reports(ServedComms& shared, std::size_t calls) {
   return lines;
 }
 
-void write_reports(ServedComms& shared) {
+void write_reports(monitor::ServedComms<Communicator>& shared) {
   const Lock lock(shared.mutex);
   for (const Communicator* comm : shared.comms) {
     const std::string pattern = comm->config().text(Setting::kTraceFile);
@@ -37,12 +37,12 @@ StatusEndpoint::StatusEndpoint(bootstrap::Context& context) : service_(context) 
 
 void StatusEndpoint::add(const Communicator& comm) noexcept {
   try {
-    service_.add(
-        comm, [&](bootstrap::Service& service, const std::shared_ptr<ServedComms>& shared) {
-          return std::make_shared<StatusSocket>(
-              service, [shared](std::size_t calls) { return reports(*shared, calls); },
-              comm.config().text(Setting::kTraceSignal), [shared] { write_reports(*shared); });
-        });
+    service_.add(comm, [&](bootstrap::Service& service,
+                           const std::shared_ptr<monitor::ServedComms<Communicator>>& shared) {
+      return std::make_shared<StatusSocket>(
+          service, [shared](std::size_t calls) { return reports(*shared, calls); },
+          comm.config().text(Setting::kTraceSignal), [shared] { write_reports(*shared); });
+    });
   } catch (const std::exception& error) {
     log::warn("rank {}: `ropewalk status` cannot ask this process: {}", comm.rank(), error.what());
   }

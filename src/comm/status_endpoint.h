@@ -9,8 +9,8 @@
 #pragma once
 
 #include "bootstrap/context.h"
-#include "comm/comms_service.h"
 #include "core/status_socket.h"
+#include "monitor/comms_service.h"
 
 namespace ropewalk::comm {
 
@@ -31,7 +31,7 @@ class StatusEndpoint {
   void remove(const Communicator& comm) noexcept;
 
  private:
-  CommsService<StatusSocket> service_;
+  monitor::CommsService<Communicator, StatusSocket> service_;
 };
 
 }  // namespace ropewalk::comm

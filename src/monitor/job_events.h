@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/job_report.h"
+#include "monitor/job_report.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::monitor {
 
 /// A process of a job.
 struct JobProcess {
@@ -71,4 +71,4 @@ class JobWatch {
 /// As it has it after SET FORMAT json: an object of several lines.
 [[nodiscard]] std::string event_json(const JobEvent& event, std::time_t when);
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::monitor

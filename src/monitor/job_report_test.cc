@@ -1,4 +1,4 @@
-#include "comm/job_report.h"
+#include "monitor/job_report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-namespace ropewalk::comm {
+namespace ropewalk::monitor {
 namespace {
 
 using nlohmann::json;
@@ -121,4 +121,4 @@ TEST(Metrics, ArePrometheusText) {
 }
 
 }  // namespace
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::monitor

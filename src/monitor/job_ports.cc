@@ -1,4 +1,4 @@
-#include "comm/job_ports.h"
+#include "monitor/job_ports.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -18,15 +18,14 @@
 #include <vector>
 
 #include "bootstrap/service.h"
-#include "comm/communicator.h"
-#include "comm/job_events.h"
-#include "comm/job_report.h"
-#include "comm/rank_summaries.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/socket.h"
+#include "monitor/job_events.h"
+#include "monitor/job_report.h"
+#include "monitor/rank_summaries.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::monitor {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -64,9 +63,9 @@ std::vector<std::string> upper_words(std::string_view line) {
 
 std::set<int> as_set(const std::vector<int>& ranks) { return {ranks.begin(), ranks.end()}; }
 
-PeerStates states_of(const Communicator& comm) {
-  const bootstrap::FailureState& failure = comm.failure();
-  return {comm.identity(), as_set(failure.suspected()), failure.lost(), as_set(failure.left())};
+PeerStates states_of(const MonitoredComm& comm) {
+  const bootstrap::FailureState& failure = comm.failure;
+  return {comm.identity, as_set(failure.suspected()), failure.lost(), as_set(failure.left())};
 }
 
 bool is_number(const std::string& word) {
@@ -85,7 +84,7 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
     std::uint64_t key = 0;
   };
 
-  Server(bootstrap::Service& service, std::shared_ptr<ServedComms> shared,
+  Server(bootstrap::Service& service, std::shared_ptr<ServedComms<MonitoredComm>> shared,
          std::vector<Listening> listening)
       : service_(service), shared_(std::move(shared)), listening_(std::move(listening)) {}
   ~Server() { stop(); }
@@ -346,8 +345,8 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
   void ask() {
     {
       const Lock lock(shared_->mutex);
-      for (const Communicator* comm : shared_->comms) {
-        comm->summaries()->ask(comm->failure().left());
+      for (const MonitoredComm* comm : shared_->comms) {
+        comm->summaries.ask(comm->failure.left());
       }
     }
     asked_ = Clock::now();
@@ -360,10 +359,10 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
     bool all = true;
     {
       const Lock lock(shared_->mutex);
-      for (const Communicator* comm : shared_->comms) {
-        RankSummaries::Answers answers = comm->summaries()->answers();
+      for (const MonitoredComm* comm : shared_->comms) {
+        RankSummaries::Answers answers = comm->summaries.answers();
         all &= answers.all;
-        found.push_back({comm->identity(), comm->size(), std::move(answers.by_rank), {}});
+        found.push_back({comm->identity, comm->size, std::move(answers.by_rank), {}});
       }
     }
     if (!all && Clock::now() - asked_ < kAnswerTime) {
@@ -429,9 +428,9 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
     std::vector<PeerStates> states;
     {
       const Lock lock(shared_->mutex);
-      for (const Communicator* comm : shared_->comms) {
+      for (const MonitoredComm* comm : shared_->comms) {
         states.push_back(states_of(*comm));
-        unknown |= !job_->knows(comm->identity());
+        unknown |= !job_->knows(comm->identity);
       }
     }
     if (unknown) ask_ranks();
@@ -464,7 +463,7 @@ class JobPorts::Server : public std::enable_shared_from_this<Server> {
   }
 
   bootstrap::Service& service_;
-  std::shared_ptr<ServedComms> shared_;
+  std::shared_ptr<ServedComms<MonitoredComm>> shared_;
   std::vector<Listening> listening_;
   Number last_ = 0;
   std::map<Number, Client> clients_;
@@ -481,23 +480,23 @@ JobPorts::JobPorts(bootstrap::Context& context) : service_(context) {}
 
 JobPorts::~JobPorts() = default;
 
-void JobPorts::add(const Communicator& comm) noexcept {
+void JobPorts::add(const MonitoredComm& comm) noexcept {
   const std::array<std::pair<Server::Kind, Setting>, 2> ports = {
       {{Server::Kind::kRas, Setting::kRasPort}, {Server::Kind::kMetrics, Setting::kMetricsPort}}};
   const bool wanted = std::ranges::any_of(
-      ports, [&](const auto& port) { return comm.config().integer(port.second) != 0; });
+      ports, [&](const auto& port) { return comm.config.integer(port.second) != 0; });
   if (!wanted) return;
-  const auto listen = [&](bootstrap::Service& service, std::shared_ptr<ServedComms> shared) {
+  const auto listen = [&](bootstrap::Service& service,
+                          std::shared_ptr<ServedComms<MonitoredComm>> shared) {
     std::vector<Server::Listening> listening;
     for (const auto& [kind, setting] : ports) {
-      const auto port = static_cast<int>(comm.config().integer(setting));
+      const auto port = static_cast<int>(comm.config.integer(setting));
       if (port == 0) continue;
       try {
         listening.push_back({kind, listen_on(loopback(port), nullptr), 0});
       } catch (const Error& error) {
         // Most likely another rank of the host has it.
-        log::info(log::kInit, "rank {} does not serve port {}: {}", comm.rank(), port,
-                  error.what());
+        log::info(log::kInit, "rank {} does not serve port {}: {}", comm.rank, port, error.what());
       }
     }
     return listening.empty()
@@ -507,13 +506,13 @@ void JobPorts::add(const Communicator& comm) noexcept {
   try {
     service_.add(comm, listen);
   } catch (const std::exception& error) {
-    log::warn("rank {}: the ports for monitoring: {}", comm.rank(), error.what());
+    log::warn("rank {}: the ports for monitoring: {}", comm.rank, error.what());
   }
 }
 
-void JobPorts::remove(const Communicator& comm) noexcept {
+void JobPorts::remove(const MonitoredComm& comm) noexcept {
   try {
-    if (comm.failure().broken()) {
+    if (comm.failure.broken()) {
       service_.post([last = states_of(comm)](Server& server) { server.departed(last); });
     }
     service_.remove(comm);
@@ -522,4 +521,4 @@ void JobPorts::remove(const Communicator& comm) noexcept {
   }
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::monitor

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -15,9 +16,7 @@
 #include "core/mutex.h"
 #include "executor/traffic.h"
 
-namespace ropewalk::comm {
-
-class Communicator;
+namespace ropewalk::monitor {
 
 struct RankSummary {
   int rank = 0;
@@ -41,13 +40,12 @@ struct RankSummary {
 /// Threads: the service thread, but for its making and end.
 class RankSummaries {
  public:
-  /// Answers the others until it is destroyed. Both outlive it.
-  RankSummaries(bootstrap::Bootstrap& bootstrap, const Communicator& comm);
+  /// Answers the others until it is destroyed. The bootstrap outlives it.
+  /// @param own this rank's summary as it is then, called by the service thread
+  RankSummaries(bootstrap::Bootstrap& bootstrap, std::function<RankSummary()> own);
   ~RankSummaries();
   RankSummaries(const RankSummaries&) = delete;
   RankSummaries& operator=(const RankSummaries&) = delete;
-
-  [[nodiscard]] static RankSummary own(const Communicator& comm);
 
   /// Asks all others but `left`; does not wait. Answers to what was asked before are dropped.
   void ask(std::span<const int> left);
@@ -63,11 +61,11 @@ class RankSummaries {
   void on_answer(int peer, std::span<const std::byte> bytes);
 
   bootstrap::Bootstrap& bootstrap_;
-  const Communicator& comm_;
+  const std::function<RankSummary()> own_;
   mutable Mutex mutex_;
   std::uint64_t round_ RW_GUARDED_BY(mutex_) = 0;
   std::size_t asked_ RW_GUARDED_BY(mutex_) = 0;
   std::map<int, RankSummary> answers_ RW_GUARDED_BY(mutex_);
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::monitor

@@ -1,4 +1,4 @@
-#include "comm/job_events.h"
+#include "monitor/job_events.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace ropewalk::comm {
+namespace ropewalk::monitor {
 namespace {
 
 using ::testing::ElementsAre;
@@ -101,4 +101,4 @@ TEST(JobEvent, HasNcclsForm) {
 }
 
 }  // namespace
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::monitor

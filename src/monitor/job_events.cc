@@ -1,4 +1,4 @@
-#include "comm/job_events.h"
+#include "monitor/job_events.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-namespace ropewalk::comm {
+namespace ropewalk::monitor {
 namespace {
 
 std::string managed_by(const JobProcess& process) {
@@ -109,4 +109,4 @@ std::string event_json(const JobEvent& event, std::time_t when) {
   return object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::monitor

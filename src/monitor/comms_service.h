@@ -10,20 +10,20 @@
 #include "bootstrap/service.h"
 #include "core/mutex.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::monitor {
 
-class Communicator;
-
-/// What the service thread and the communicators share: the former may come later.
+/// What the service thread and the communicators share: the former may come later. `Comm` is a
+/// communicator, or what of it is served.
+template <typename Comm>
 struct ServedComms {
   Mutex mutex;
-  std::set<const Communicator*> comms RW_GUARDED_BY(mutex);
+  std::set<const Comm*> comms RW_GUARDED_BY(mutex);
 };
 
 /// `Server` has start() and stop(), which the service thread calls.
 ///
 /// Threads: any. Lifetime: must outlive the communicators that it was given.
-template <typename Server>
+template <typename Comm, typename Server>
 class CommsService {
  public:
   explicit CommsService(bootstrap::Context& context) : context_(context) {}
@@ -33,7 +33,7 @@ class CommsService {
   ///              one
   /// @throws what `make` does; `comm` is to be removed all the same
   template <typename Make>
-  void add(const Communicator& comm, Make&& make) {
+  void add(const Comm& comm, Make&& make) {
     {
       const Lock lock(shared_->mutex);
       shared_->comms.insert(&comm);
@@ -59,7 +59,7 @@ class CommsService {
   }
 
   /// When it returns nothing reads `comm` any more. Nothing happens if it was not added.
-  void remove(const Communicator& comm) {
+  void remove(const Comm& comm) {
     bool last = false;
     {
       const Lock lock(shared_->mutex);
@@ -83,9 +83,9 @@ class CommsService {
 
  private:
   bootstrap::Context& context_;
-  const std::shared_ptr<ServedComms> shared_ = std::make_shared<ServedComms>();
+  const std::shared_ptr<ServedComms<Comm>> shared_ = std::make_shared<ServedComms<Comm>>();
   Mutex mutex_;  // held while a server begins or ends
   std::shared_ptr<Server> server_ RW_GUARDED_BY(mutex_);
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::monitor

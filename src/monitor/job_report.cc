@@ -1,4 +1,4 @@
-#include "comm/job_report.h"
+#include "monitor/job_report.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-namespace ropewalk::comm {
+namespace ropewalk::monitor {
 namespace {
 
 using nlohmann::json;
@@ -281,4 +281,4 @@ std::string metrics_text(std::span<const CommunicatorSummary> all) {
   return text;
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::monitor

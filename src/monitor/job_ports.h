@@ -12,12 +12,25 @@
 // All of it runs on the service thread (bootstrap/context.h): calls pay nothing.
 #pragma once
 
+#include <cstdint>
+
 #include "bootstrap/context.h"
-#include "comm/comms_service.h"
+#include "bootstrap/failure_state.h"
+#include "core/settings.h"
+#include "monitor/comms_service.h"
+#include "monitor/rank_summaries.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::monitor {
 
-class Communicator;
+/// A communicator, as it is monitored. Its parts outlive its being served.
+struct MonitoredComm {
+  std::uint64_t identity = 0;
+  int rank = 0;
+  int size = 1;
+  const Config& config;
+  const bootstrap::FailureState& failure;
+  RankSummaries& summaries;
+};
 
 /// Threads: any. Lifetime: must outlive the communicators that it was given.
 class JobPorts {
@@ -27,15 +40,15 @@ class JobPorts {
   JobPorts(const JobPorts&) = delete;
   JobPorts& operator=(const JobPorts&) = delete;
 
-  /// Answers for `comm`, which has summaries(), until remove(). Listens on what its settings name,
-  /// unless the process does by then. What fails is logged: a port in use with level INFO.
-  void add(const Communicator& comm) noexcept;
+  /// Answers for `comm` until remove(). Listens on what its settings name, unless the process does
+  /// by then. What fails is logged: a port in use with level INFO.
+  void add(const MonitoredComm& comm) noexcept;
   /// When it returns nothing reads `comm` any more. Nothing happens if it was not added.
-  void remove(const Communicator& comm) noexcept;
+  void remove(const MonitoredComm& comm) noexcept;
 
  private:
   class Server;
-  CommsService<Server> service_;
+  CommsService<MonitoredComm, Server> service_;
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::monitor

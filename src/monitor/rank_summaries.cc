@@ -1,4 +1,4 @@
-#include "comm/rank_summaries.h"
+#include "monitor/rank_summaries.h"
 
 #include <unistd.h>
 
@@ -6,11 +6,10 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "comm/communicator.h"
-#include "core/file_pattern.h"
+#include "core/error.h"
 #include "core/log.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::monitor {
 namespace {
 
 using nlohmann::json;
@@ -63,8 +62,8 @@ std::optional<RankSummary> rank_summary(std::string_view text) {
   }
 }
 
-RankSummaries::RankSummaries(bootstrap::Bootstrap& bootstrap, const Communicator& comm)
-    : bootstrap_(bootstrap), comm_(comm) {
+RankSummaries::RankSummaries(bootstrap::Bootstrap& bootstrap, std::function<RankSummary()> own)
+    : bootstrap_(bootstrap), own_(std::move(own)) {
   bootstrap_.on_message(
       kAskSummaryTag, [this](int peer, std::span<const std::byte> bytes) { on_ask(peer, bytes); });
   bootstrap_.on_message(
@@ -76,28 +75,11 @@ RankSummaries::~RankSummaries() {
   bootstrap_.on_message(kSummaryTag, nullptr);
 }
 
-RankSummary RankSummaries::own(const Communicator& comm) {
-  RankSummary summary;
-  summary.rank = comm.rank();
-  summary.host = short_host_name();
-  summary.process = getpid();
-  summary.device = comm.device_number();
-  const RollCall::Position position = RollCall::position_in(comm.records());
-  summary.call = position.call;
-  summary.inside = position.inside;
-  summary.operation = position.operation;
-  if (comm.failure().broken()) summary.failure = comm.failure().error().what();
-  if (const auto stall = comm.stall().now()) summary.stalled_seconds = stall->seconds;
-  summary.counts = comm.records().counts();
-  summary.links = comm.traffic().read();
-  return summary;
-}
-
 // A question is the number of its round; an answer that, and the summary's text.
 void RankSummaries::on_ask(int peer, std::span<const std::byte> bytes) {
   if (bytes.size() != sizeof(std::uint64_t)) return;
   try {
-    const std::string text = to_text(own(comm_));
+    const std::string text = to_text(own_());
     std::vector<std::byte> answer(bytes.begin(), bytes.end());
     const auto* characters = reinterpret_cast<const std::byte*>(text.data());
     answer.insert(answer.end(), characters, characters + text.size());
@@ -125,11 +107,11 @@ void RankSummaries::ask(std::span<const int> left) {
     const Lock lock(mutex_);
     round = ++round_;
     answers_.clear();
-    answers_[comm_.rank()] = own(comm_);
-    asked_ = static_cast<std::size_t>(comm_.size()) - left.size();
+    answers_[bootstrap_.rank()] = own_();
+    asked_ = static_cast<std::size_t>(bootstrap_.size()) - left.size();
   }
-  for (int peer = 0; peer < comm_.size(); ++peer) {
-    if (peer == comm_.rank() || std::ranges::find(left, peer) != left.end()) continue;
+  for (int peer = 0; peer < bootstrap_.size(); ++peer) {
+    if (peer == bootstrap_.rank() || std::ranges::find(left, peer) != left.end()) continue;
     try {
       bootstrap_.send(peer, kAskSummaryTag, std::as_bytes(std::span(&round, 1)));
     } catch (const Error&) {
@@ -143,4 +125,4 @@ RankSummaries::Answers RankSummaries::answers() const {
   return {answers_, answers_.size() >= asked_};
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::monitor

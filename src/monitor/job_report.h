@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/rank_summaries.h"
+#include "monitor/rank_summaries.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::monitor {
 
 /// One communicator, as far as its ranks answered.
 struct CommunicatorSummary {
@@ -38,4 +38,4 @@ struct CommunicatorSummary {
 /// What /metrics answers: text of version 0.0.4.
 [[nodiscard]] std::string metrics_text(std::span<const CommunicatorSummary> all);
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::monitor
