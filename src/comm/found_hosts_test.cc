@@ -45,7 +45,7 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 
 // One rank for each of `settings`, in a thread and a runtime of its own; by rank, how it ended.
 std::vector<HostsOutcome> join(const std::vector<Settings>& settings,
-                          const std::function<void(Communicator&)>& body) {
+                               const std::function<void(Communicator&)>& body) {
   bootstrap::Context context;
   const bootstrap::UniqueId id = bootstrap::make_unique_id(quiet_config(), context);
   const int size = static_cast<int>(settings.size());
