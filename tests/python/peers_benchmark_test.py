@@ -192,8 +192,8 @@ def test_own_sockets_are_measured_beside_libfabric_alone(
         "    json.dump(whole, open(sys.argv[sys.argv.index('-J') + 1], 'w'))\n"
     )
     program.chmod(0o755)
-    common = ("--ropewalk", str(program), "--operations", "reduce,gather,scatter", "--rounds", "1")
-    common += ("-b", "64K", "-e", "64K", "--build", str(tmp_path), "--settings", "first")
+    common = ["--ropewalk", str(program), "--operations", "reduce,gather,scatter", "--rounds", "1"]
+    common += ["-b", "64K", "-e", "64K", "--build", str(tmp_path), "--settings", "first"]
     for scenario, networks in (("2-tcp", ["tcp"] * 3), ("2-ofi", ["ofi"] * 3 + ["tcp"] * 3)):
         said.write_text("")
         done = run(*common, "--only", "own_tcp,ropewalk", "--scenarios", scenario)
