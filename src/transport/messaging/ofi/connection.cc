@@ -15,6 +15,8 @@ namespace {
 // arrived.
 constexpr unsigned kLookPeriod = 16;
 constexpr auto kLookTime = std::chrono::milliseconds(1);
+// The same where something has arrived, perhaps for others that share the endpoint.
+constexpr auto kBusyLookTime = std::chrono::milliseconds(10);
 
 // 2: small messages, too, may be requested. 3: a kAnnounce is of several receives, and has tickets.
 // 4: small messages may have a head beside 8 KiB.
@@ -204,9 +206,9 @@ void Connection::look_at_side() {
 
 void Connection::drive() {
   const bool moved = fabric_.progress();
-  if (!greeted_ || (!moved && ++drives_ % kLookPeriod == 0)) {
+  if (!greeted_ || ++drives_ % kLookPeriod == 0) {
     const Clock::time_point now = Clock::now();
-    if (!greeted_ || now - looked_ > kLookTime) {
+    if (!greeted_ || now - looked_ > (moved ? kBusyLookTime : kLookTime)) {
       looked_ = now;
       look_at_side();
     }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -217,6 +218,45 @@ TEST(OfiProvider, SmallSendsCountWhileTheirRequestsAreHeld) {
   EXPECT_EQ(send(), nullptr);
   held.pop_back();
   EXPECT_NE(send(), nullptr);
+}
+
+// They share an endpoint, at which something arrives whenever one of them looks.
+TEST(OfiProvider, AConnectionIsMadeWhileAnotherIsBusy) {
+  const auto transport = make_transport(over(sockets_provider()));
+  Pair busy = connected(*transport, *transport);
+  transfer(busy, 8);
+  std::uint64_t word = 0;
+  std::deque<std::unique_ptr<Request>> receives;
+  const auto take = [&] {
+    poll_until([&] { return receives.front()->test().has_value(); });
+    receives.pop_front();
+  };
+  // What is sent here is found by the next that looks.
+  const auto keep_busy = [&] {
+    const std::array<ReceiveBuffer, 1> buffers{{{&word, sizeof word, 1, nullptr}}};
+    std::unique_ptr<Request> receive;
+    poll_until([&] { return (receive = busy.receiver->receive(buffers)) != nullptr; });
+    receives.push_back(std::move(receive));
+    poll_until([&] { return busy.sender->send(&word, sizeof word, 1, nullptr) != nullptr; });
+    if (receives.size() > 8) take();
+  };
+  const auto listener = transport->listen(0);
+  const auto connector = transport->connect(0, listener->handle());
+  Pair pair;
+  poll_until([&] {
+    if (!pair.sender) pair.sender = connector->poll();
+    if (!pair.receiver) pair.receiver = listener->accept();
+    return pair.sender && pair.receiver;
+  });
+  bool ready = false;
+  for (int i = 0; i < 2000 && !ready; ++i) {
+    keep_busy();
+    const bool one = pair.sender->ready();
+    keep_busy();
+    ready = pair.receiver->ready() && one;
+  }
+  EXPECT_TRUE(ready);
+  while (!receives.empty()) take();
 }
 
 // More than buffers are posted for, and than are taken before some are posted again.
