@@ -107,6 +107,7 @@ void Connection::leave() {
   end_setup();
   port_.remove(*this);
   if (!receives_) return;
+  port_.drop_messages_to(identity_);
   port_.give_window(window_);
   port_.give_number(identity_ >> 16);
 }

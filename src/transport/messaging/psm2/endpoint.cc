@@ -16,6 +16,7 @@
 #include "core/random.h"
 #include "core/socket.h"
 #include "transport/messaging/abandoned_files.h"
+#include "transport/messaging/psm2/connection.h"
 #include "transport/messaging/psm2/setup_threads.h"
 #include "transport/messaging/psm2/shared_files.h"
 
@@ -111,6 +112,25 @@ std::uint32_t Endpoint::take_number() {
     last_number_ = last_number_ % kLastNumber + 1;
   } while (!numbers_.insert(last_number_).second);
   return last_number_;
+}
+
+void Endpoint::drop_messages_to(std::uint32_t identity) {
+  // What is under way when an end goes comes within the life of few others.
+  constexpr std::size_t kMostRemembered = 32;
+  ended_.push_back(identity);
+  if (ended_.size() > kMostRemembered) ended_.pop_front();
+  if (retired_) return;
+  constexpr abi::Tag kOfOneEnd{{0, ~kProbe, 0}};
+  constexpr abi::Tag kThis{{kWhole, kWhole, kWhole}};
+  for (const std::uint32_t each : ended_) {
+    abi::Status status{};
+    while (has_come({{0, each, 0}}, kOfOneEnd, status) && status.sent_bytes <= kEagerBytes) {
+      abi::QueueRequest* request = nullptr;
+      // Longer than its receive, and so cut.
+      if (start_receive(status.tag, kThis, 0, nullptr, 0, request) != abi::kOk) return;
+      if (!ended(request, status) && !withdraw(request)) return;
+    }
+  }
 }
 
 unsigned Endpoint::take_window() {

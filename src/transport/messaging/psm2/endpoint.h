@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -78,6 +79,10 @@ class Endpoint {
   /// possible.
   std::uint32_t take_number() RW_REQUIRES(mutex);
   void give_number(std::uint32_t number) RW_REQUIRES(mutex) { numbers_.erase(number); }
+  /// A receiving end has ended: libpsm2 would keep what comes for it, so that it is received and
+  /// dropped, now and when others end. Not long messages, whose senders are told by their
+  /// connections.
+  void drop_messages_to(std::uint32_t identity) RW_REQUIRES(mutex);
   /// The window of one sender to this endpoint. To be returned.
   unsigned take_window() RW_REQUIRES(mutex);
   void give_window(unsigned units) RW_REQUIRES(mutex);
@@ -149,6 +154,7 @@ class Endpoint {
   std::atomic<unsigned> free_units_;
   std::uint32_t last_number_ RW_GUARDED_BY(mutex) = 0;
   std::set<std::uint32_t> numbers_ RW_GUARDED_BY(mutex);
+  std::deque<std::uint32_t> ended_ RW_GUARDED_BY(mutex);  // the receiving ends that ended last
   std::vector<Member*> members_ RW_GUARDED_BY(mutex);
   std::map<abi::EndpointId, Peer> peers_ RW_GUARDED_BY(mutex);
   std::vector<Library::FailedCopy> failed_copies_ RW_GUARDED_BY(mutex);

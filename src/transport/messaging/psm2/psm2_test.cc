@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -192,6 +193,39 @@ TEST(Psm2KilledPeer, ItsMessageInFlightIsAnError) {
     words = error.what();
   }
   EXPECT_NE(words.find("process_vm_readv"), std::string::npos) << words;
+}
+
+// libpsm2 keeps what comes for nobody, until the process ends.
+TEST(Psm2Unexpected, MessagesToAnEndThatHasEndedAreDropped) {
+  constexpr int kConnections = 60;
+  constexpr int kMessages = 40;
+  const auto transport = make_transport(over_shared_memory());
+  const std::vector<char> out(2000);
+  std::size_t before = 0;
+  for (int i = 0; i < kConnections; ++i) {
+    if (i == kConnections / 6) before = mallinfo2().uordblks;
+    const auto listener = transport->listen(0);
+    const auto connector = transport->connect(0, listener->handle());
+    std::unique_ptr<SendConnection> sender;
+    std::unique_ptr<ReceiveConnection> receiver;
+    poll_until([&] {
+      if (!sender) sender = connector->poll();
+      if (!receiver) receiver = listener->accept();
+      return sender && receiver;
+    });
+    poll_until([&] {
+      const bool one = sender->ready();
+      return receiver->ready() && one;
+    });
+    int sent = 0;
+    poll_until([&] {
+      if (sender->send(out.data(), out.size(), 5, nullptr) != nullptr) ++sent;
+      return sent == kMessages;
+    });
+    receiver.reset();
+  }
+  // 4 MB if they are kept.
+  EXPECT_LT(mallinfo2().uordblks, before + (std::size_t{1} << 20U));
 }
 
 // More messages than a queue of libpsm2's takes, to an end that does not call.
