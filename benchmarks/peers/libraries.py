@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ranks import start_ranks
-
 from machine import ROOT, LaunchError, run_program
+from ranks import start_ranks
 
 HERE = Path(__file__).resolve().parent
 TITLES = {
