@@ -32,9 +32,9 @@ using executor::StopReason;
 using executor::testing::Case;
 using MemoryLinks = executor::testing::Machine;
 
-constexpr int kRanks = 4;
+constexpr int kMixedRanks = 4;
 constexpr int kChannels = 2;
-constexpr std::array<int, kRanks> kHostOfRank = {0, 0, 1, 1};
+constexpr std::array<int, kMixedRanks> kHostOfRank = {0, 0, 1, 1};
 constexpr std::size_t kMostElements = 4000;
 
 struct MixedKind {
@@ -65,7 +65,8 @@ class Member final : public testing::BlockHost {
     lent.rank = static_cast<std::uint32_t>(rank_);
     memory.lend_boards(lent);
     board_ = lent.board;
-    for (int r = 0; r < kRanks; ++r) boards_.push_back(on_this_host(r) ? lent.boards[r] : nullptr);
+    for (int r = 0; r < kMixedRanks; ++r)
+      boards_.push_back(on_this_host(r) ? lent.boards[r] : nullptr);
   }
   executor::SendEnd send_end(int channel, int peer) override {
     return on_this_host(peer) ? memory_ends_.send_end(channel, peer)
@@ -153,15 +154,15 @@ class Drawn {
     const schedule::Algorithm* algorithm = nullptr;
     do {
       request.collective = static_cast<Collective>(between(0, kNumCollectives - 1));
-      request.num_ranks = kRanks;
-      request.root = has_root(request.collective) ? between(0, kRanks - 1) : 0;
+      request.num_ranks = kMixedRanks;
+      request.root = has_root(request.collective) ? between(0, kMixedRanks - 1) : 0;
       request.channels = between(1, kChannels);
       request.host_of_rank.assign(kHostOfRank.begin(), kHostOfRank.end());
       algorithm = &algorithms[static_cast<std::size_t>(
           between(0, static_cast<int>(algorithms.size()) - 1))];
       if (!algorithm->supports(request)) continue;
       drawn.schedule = schedule::compile(algorithm->name, request);
-    } while (drawn.schedule.num_ranks != kRanks || drawn.schedule.num_channels() > kChannels);
+    } while (drawn.schedule.num_ranks != kMixedRanks || drawn.schedule.num_channels() > kChannels);
     drawn.protocol = protocol_;
     // Short ones are most of the traffic, and leave channels without data.
     drawn.count = static_cast<std::size_t>(
@@ -200,11 +201,11 @@ void make_calls(const Episode& episode, int rank, Member& member, Launches& laun
     const Case& test = episode.cases[which];
     const schedule::Schedule& s = test.schedule;
     const auto units = [&](auto&& of) {
-      return static_cast<std::size_t>(of(s.collective, kRanks, s.root, rank)) * test.count;
+      return static_cast<std::size_t>(of(s.collective, kMixedRanks, s.root, rank)) * test.count;
     };
     input.assign(units(schedule::input_units), 0);
     output.assign(units(schedule::output_units), -1);
-    const schedule::TestPattern pattern(s.collective, test.type, test.op, kRanks, s.root,
+    const schedule::TestPattern pattern(s.collective, test.type, test.op, kMixedRanks, s.root,
                                         test.count);
     pattern.fill_input(rank, input.data());
     testing::BlockLaunch& launch = *launches[which];
@@ -221,7 +222,7 @@ void make_calls(const Episode& episode, int rank, Member& member, Launches& laun
 }
 
 void act(bootstrap::Bootstrap& bootstrap, const Episode& episode, const MixedKind& kind,
-         MemoryLinks& memory, std::array<Control, kRanks>& controls, std::barrier<>& all_ended,
+         MemoryLinks& memory, std::array<Control, kMixedRanks>& controls, std::barrier<>& all_ended,
          Outcome& outcome) {
   const int rank = bootstrap.rank();
   Member member(bootstrap, memory, controls[static_cast<std::size_t>(rank)], kind, episode.faults);
@@ -237,7 +238,7 @@ void act(bootstrap::Bootstrap& bootstrap, const Episode& episode, const MixedKin
   } else {
     // What a rank does that ends with an error: the others of its host are told, those of other
     // hosts notice that its links are closed.
-    for (int r = 0; r < kRanks; ++r) {
+    for (int r = 0; r < kMixedRanks; ++r) {
       if (kHostOfRank[static_cast<std::size_t>(r)] != kHostOfRank[static_cast<std::size_t>(rank)]) {
         continue;
       }
@@ -264,11 +265,11 @@ void make_many_calls(const MixedKind& kind) {
       episode.faults = "fail=0.05,seed=1";
     }
     SCOPED_TRACE(fmt::format("seed {}, faults \"{}\"", seed, episode.faults));
-    MemoryLinks memory(kRanks, kChannels, kind.protocol, shape_of(kind.protocol));
-    std::array<Control, kRanks> controls{};
-    std::barrier<> all_ended(kRanks);
-    std::array<Outcome, kRanks> outcomes;
-    bootstrap::run_ranks(kRanks, [&](bootstrap::Bootstrap& bootstrap) {
+    MemoryLinks memory(kMixedRanks, kChannels, kind.protocol, shape_of(kind.protocol));
+    std::array<Control, kMixedRanks> controls{};
+    std::barrier<> all_ended(kMixedRanks);
+    std::array<Outcome, kMixedRanks> outcomes;
+    bootstrap::run_ranks(kMixedRanks, [&](bootstrap::Bootstrap& bootstrap) {
       act(bootstrap, episode, kind, memory, controls, all_ended,
           outcomes[static_cast<std::size_t>(bootstrap.rank())]);
     });
