@@ -51,10 +51,11 @@ class GpuBlocks {
   transport::testing::GpuNicState nic;
 
  private:
-  // Once for all tests, as in a process.
+  // Once for all tests, as in a process. Never destroyed: exit() would do that after the stand-in's
+  // memory of this thread is gone.
   static transport::window::Gpus& gpus() {
-    static transport::window::testing::TestGpus made(RW_STAND_IN_CUDA);
-    return made.gpus;
+    static auto* const made = new transport::window::testing::TestGpus(RW_STAND_IN_CUDA);
+    return made->gpus;
   }
   transport::window::testing::StandIn stand_in_;
 };
