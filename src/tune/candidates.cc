@@ -270,6 +270,8 @@ Candidate Candidates::by_shares(const std::string& algorithm, schedule::Schedule
   routed->hybrid_share = share;
   routed->hybrid_scale = scale;
   const ScheduleShape shape = ScheduleShape::of(*routed->checked);
+  routed->hybrid_units = std::max(shape.link_units, 1.0);
+  routed->hybrid_hops = shape.longest_path;
   return Candidate{
       .algorithm = name, .channels = channels, .shape = shape, .routed = std::move(routed)};
 }

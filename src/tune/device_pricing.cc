@@ -250,7 +250,7 @@ Choice DevicePricing::hybrid(const Candidate& candidate, std::size_t unit_bytes)
   const ScheduleShape& shape = candidate.shape;
   const int channels = candidate.routed->checked->schedule().num_channels();
   const double share = candidate.routed->hybrid_share;
-  const double units = std::max(shape.link_units, 1.0);
+  const double units = candidate.routed->hybrid_units;
   Choice choice = by_protocol(shape, {units * (1 - share) / constants_.link_rate, 0},
                               Protocol::kSimple, unit_bytes, {channels, channels});
   choice.chunk_bytes = std::min(choice.chunk_bytes, limits_.hybrid_slot_bytes);

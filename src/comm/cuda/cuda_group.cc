@@ -641,23 +641,21 @@ void CudaGroup::note_hybrid(PreparedLaunch& launch) {
   const tune::Choice& choice = launch.choice();
   const tune::RoutedSchedule* routed = choice.routed.get();
   if (routed == nullptr || routed->hybrid_channels == 0 || !hybrid_timer_->poll()) return;
-  const schedule::Checked& checked = *choice.schedule;
-  if (launch.blocks != static_cast<unsigned>(checked.schedule().num_channels())) return;
+  const schedule::Schedule& schedule = choice.schedule->schedule();
+  if (launch.blocks != static_cast<unsigned>(schedule.num_channels())) return;
   StampRange range = last_launch_;
   if (times_ == nullptr) {
     range = hybrid_times_->next(launch.blocks);
     launch.args.links.stamps = hybrid_times_->stamps(range);
   }
   if (range.blocks == 0) return;
-  const tune::ScheduleShape shape = tune::ScheduleShape::of(checked);
   tune::HybridTimes known;
-  known.one_way = shape.rooted;
+  known.one_way = has_root(schedule.collective);
   known.scale = routed->hybrid_scale;
   known.share = routed->hybrid_share;
   known.bytes = static_cast<double>(launch.args.call.count) *
-                static_cast<double>(launch.extent().element_bytes) *
-                std::max(shape.link_units, 1.0);
-  known.hops = shape.longest_path;
+                static_cast<double>(launch.extent().element_bytes) * routed->hybrid_units;
+  known.hops = routed->hybrid_hops;
   known.chunk_bytes = choice.chunk_bytes;
   hybrid_timer_->follow(range, static_cast<std::uint32_t>(routed->hybrid_channels), known);
 }
