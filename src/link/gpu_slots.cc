@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "link/gpu_flush.h"
+#include "transport/messaging/verification.h"
 #include "transport/window/device/gpu_memory.h"
 
 namespace ropewalk::link {
@@ -40,14 +41,6 @@ void wait_until(std::string_view what, Done done) {
     }
     std::this_thread::yield();
   }
-}
-
-std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
-  std::vector<std::byte> made(bytes);
-  for (std::size_t i = 0; i < bytes; ++i) {
-    made[i] = static_cast<std::byte>(i * 7 + i / 251 + seed * 37);
-  }
-  return made;
 }
 
 /// A device's connection to itself.
@@ -247,11 +240,13 @@ void GpuSlots::try_device(transport::Transport& transport, int device) {
       std::ranges::copy(bytes_of, end.data);
     }
   };
-  unsigned seed = 0;
+  std::uint64_t seed = 1;
+  std::vector<std::byte> sent(kTrialBytes);
   for (const TrialEnd& source_end : from) {
     for (const TrialEnd& target_end : to) {
       if (!source_end.on_gpu && !target_end.on_gpu) continue;
-      const std::vector<std::byte> sent = pattern(kTrialBytes, ++seed);
+      transport::messaging::fill_pattern(sent, seed);
+      seed += 2;  // which takes odd ones
       fill(source_end, sent);
       fill(target_end, std::vector<std::byte>(kTrialBytes, std::byte{0xd7}));
       move(loop, source_end, target_end, flushes_);
