@@ -139,21 +139,31 @@ TEST_F(CallPipelineTest, AWrongCallIsRefusedAndKeepsNothing) {
   EXPECT_EQ(executor_.prepared, 0);
 }
 
-// As a GPU's: its calls and the host's have one row of numbers, and each operation its own plans.
-TEST(CallPipelineOfADevice, BeginsWithPlansThatWereMadeInTheBackgroundAtTheAgreedCall) {
-  Config config = Config::load();
-  config.set("TUNE", "0", "test");
-  const bootstrap::UniqueId id = bootstrap::make_unique_id(config);
-  const auto alone =
-      bootstrap::Bootstrap::join(id, 0, 1, config, deadline_after(std::chrono::seconds(30)));
-  CallAgreement agreement(*alone);
+// As a GPU's, of rank 0, which agrees with itself.
+class CallPipelineOfADevice : public ::testing::Test {
+ protected:
+  CallPipelineOfADevice() { config_.set("TUNE", "0", "test"); }
+  ~CallPipelineOfADevice() override { alone_->leave(); }
+
+  class Wide final : public Counting {
+    [[nodiscard]] int max_channels() const noexcept override { return 64; }
+  };
+  Config config_ = Config::load();
+  std::unique_ptr<bootstrap::Bootstrap> alone_ = bootstrap::Bootstrap::join(
+      bootstrap::make_unique_id(config_), 0, 1, config_, deadline_after(std::chrono::seconds(30)));
+  CallAgreement agreement_{*alone_};
+  schedule::CheckedSchedules schedules_;
+  Wide executor_;
+};
+
+// Its calls and the host's have one row of numbers, and each operation its own plans.
+TEST_F(CallPipelineOfADevice, BeginsWithPlansThatWereMadeInTheBackgroundAtTheAgreedCall) {
   const auto plans = std::make_shared<tune::KeptPlans>();
   plans->plan_with([](const topology::Topology& machine, const tune::PlansRequest& request) {
     tune::PlansMade made;
     made.later = {"plan-optimal"};
     return request.thorough ? tune::make_plans(machine, request) : made;
   });
-  schedule::CheckedSchedules schedules;
   tune::DeviceLimits limits;
   limits.channels = 64;
   limits.slot_bytes = {128 << 10, 8192, 0};
@@ -161,43 +171,32 @@ TEST(CallPipelineOfADevice, BeginsWithPlansThatWereMadeInTheBackgroundAtTheAgree
   constants.link_rate = 20e9;
   const auto machine =
       std::make_shared<const topology::Topology>(topology::testing::machine("dgx1v"));
-  class Wide final : public Counting {
-    [[nodiscard]] int max_channels() const noexcept override { return 64; }
-  } executor;
   tune::GroupFacts facts;
   facts.num_ranks = facts.max_ranks_per_host = 8;
   CallPipeline calls(
-      tune::device_tuner(config, facts, limits, constants, schedules, machine, plans), executor, 0,
-      8);
-  calls.plan_in_background(agreement, true);
+      tune::device_tuner(config_, facts, limits, constants, schedules_, machine, plans), executor_,
+      0, 8);
+  calls.plan_in_background(agreement_, true);
   CollectiveCall call;
   call.count = std::size_t{16} << 20;
   const AgreementSubject subject{true, Collective::kAllReduce, 0};
-  std::uint64_t number = agreement.pass(1, [] {}) - 1;
+  std::uint64_t number = agreement_.pass(1, [] {}) - 1;
   EXPECT_EQ(calls.get(call, number).choice().routed, nullptr);
-  while (agreement.first_call(subject) == CallAgreement::kNever) {
+  while (agreement_.first_call(subject) == CallAgreement::kNever) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  const std::uint64_t first = agreement.first_call(subject);
+  const std::uint64_t first = agreement_.first_call(subject);
   EXPECT_GT(first, number);
   for (; number < first; ++number) EXPECT_EQ(calls.get(call, number).choice().routed, nullptr);
-  const int prepared = executor.prepared;
+  const int prepared = executor_.prepared;
   EXPECT_NE(calls.get(call, first).choice().routed, nullptr);
   EXPECT_NE(calls.get(call, first + 1).choice().routed, nullptr);
-  EXPECT_EQ(executor.prepared, prepared + 1);
-  EXPECT_EQ(executor.retired, prepared);
-  alone->leave();
+  EXPECT_EQ(executor_.prepared, prepared + 1);
+  EXPECT_EQ(executor_.retired, prepared);
 }
 
 // What calls over both classes of links took gives the next ones another share.
-TEST(CallPipelineOfADevice, SplitsOperationsAnewFromTheAgreedCallOn) {
-  Config config = Config::load();
-  config.set("TUNE", "0", "test");
-  const bootstrap::UniqueId id = bootstrap::make_unique_id(config);
-  const auto alone =
-      bootstrap::Bootstrap::join(id, 0, 1, config, deadline_after(std::chrono::seconds(30)));
-  CallAgreement agreement(*alone);
-  schedule::CheckedSchedules schedules;
+TEST_F(CallPipelineOfADevice, SplitsOperationsAnewFromTheAgreedCallOn) {
   tune::DeviceLimits limits;
   limits.channels = 64;
   limits.slot_bytes = {512 << 10, 8192, 61440};
@@ -206,18 +205,15 @@ TEST(CallPipelineOfADevice, SplitsOperationsAnewFromTheAgreedCallOn) {
   tune::DeviceConstants constants;
   constants.hybrid_rate = 40e9;
   constants.hybrid_one_way_rate = 50e9;
-  class Wide final : public Counting {
-    [[nodiscard]] int max_channels() const noexcept override { return 64; }
-  } executor;
   tune::GroupFacts facts;
   facts.num_ranks = facts.max_ranks_per_host = 2;
   facts.hybrid = tune::hybrid_links(constants, limits.hybrid_channels, limits.hybrid_slot_bytes);
-  CallPipeline calls(tune::device_tuner(config, facts, limits, constants, schedules), executor, 0,
-                     2);
-  calls.adapt_hybrid(agreement, facts.hybrid);
+  CallPipeline calls(tune::device_tuner(config_, facts, limits, constants, schedules_), executor_,
+                     0, 2);
+  calls.adapt_hybrid(agreement_, facts.hybrid);
   CollectiveCall call;
   call.count = std::size_t{64} << 20;
-  std::uint64_t number = agreement.pass(1, [] {});
+  std::uint64_t number = agreement_.pass(1, [] {});
   const auto routed = calls.get(call, number).choice().routed;
   ASSERT_NE(routed, nullptr);
   tune::HybridTimes times;
@@ -225,13 +221,12 @@ TEST(CallPipelineOfADevice, SplitsOperationsAnewFromTheAgreedCallOn) {
   times.bytes = static_cast<double>(call.count) * sizeof(float);
   times.hops = 1;
   times.host_later_seconds = times.bytes / constants.link_rate;
-  while (agreement.next(true) == CallAgreement::kNever) calls.measured(times);
-  const std::uint64_t first = agreement.next(true);
+  while (agreement_.next(true) == CallAgreement::kNever) calls.measured(times);
+  const std::uint64_t first = agreement_.next(true);
   EXPECT_EQ(calls.get(call, first - 1).choice().routed, routed);
   const auto& later = calls.get(call, first).choice().routed;
   EXPECT_NE(later, routed);
   EXPECT_LT(later == nullptr ? 0 : later->hybrid_share, 0.7 * routed->hybrid_share);
-  alone->leave();
 }
 
 }  // namespace
