@@ -48,6 +48,8 @@
 #include <thread>
 #include <vector>
 
+#include "stand_in.h"
+
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
@@ -262,11 +264,7 @@ void configure(const std::string& text) {
   State& s = state();
   int gpus = s.contexts.empty() ? 2 : static_cast<int>(s.contexts.size());
   Faults faults;
-  std::istringstream entries(text);
-  for (std::string entry; std::getline(entries, entry, ',');) {
-    const std::size_t equals = entry.find('=');
-    const std::string name = entry.substr(0, equals);
-    const std::string value = equals == std::string::npos ? "" : entry.substr(equals + 1);
+  stand_in::for_each_entry(text, [&](const std::string& name, const std::string& value) {
     if (name == "gpus")
       gpus = std::stoi(value);
     else if (name == "delay_us")
@@ -291,9 +289,9 @@ void configure(const std::string& text) {
     else if (name == "refuse")
       faults.refuse[value.substr(0, value.find(':'))] =
           std::stoi(value.substr(value.find(':') + 1));
-    else if (!name.empty())
+    else
       abort();
-  }
+  });
   s.faults = faults;
   if (!s.contexts.empty()) return;
   std::vector<int> visible;

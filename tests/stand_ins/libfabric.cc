@@ -50,9 +50,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <string>
 #include <vector>
+
+#include "stand_in.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -139,22 +140,9 @@ struct State {
   std::vector<std::unique_ptr<std::byte[]>> damaged;  // copies that the provider sends from
 };
 
-template <typename Function>
-void find(void* library, Function& function, const char* name) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) {
-    std::fprintf(stderr, "stand-in libfabric: no %s\n", name);
-    std::abort();
-  }
-}
-
 void configure(Faults& faults, const std::string& text) {
   faults = {};
-  std::istringstream entries(text);
-  for (std::string entry; std::getline(entries, entry, ',');) {
-    const std::size_t equals = entry.find('=');
-    const std::string name = entry.substr(0, equals);
-    const std::string value = equals == std::string::npos ? "" : entry.substr(equals + 1);
+  stand_in::for_each_entry(text, [&](const std::string& name, const std::string& value) {
     if (name == "version") {
       const std::size_t dot = value.find('.');
       const auto number = [](const std::string& digits) {
@@ -179,10 +167,10 @@ void configure(Faults& faults, const std::string& text) {
       faults.damage = true;
     } else if (name == "busy_sends") {
       faults.busy_sends = std::stoi(value);
-    } else if (!name.empty()) {
+    } else {
       faults.codes[name] = std::stoi(value);
     }
-  }
+  });
 }
 
 State* make_state() {
@@ -193,14 +181,14 @@ State* make_state() {
     std::fprintf(stderr, "stand-in libfabric: %s\n", dlerror());
     std::abort();
   }
-  find(fabric, made->real.getinfo, "fi_getinfo");
-  find(fabric, made->real.freeinfo, "fi_freeinfo");
-  find(fabric, made->real.dupinfo, "fi_dupinfo");
-  find(fabric, made->real.fabric, "fi_fabric");
-  find(fabric, made->real.version, "fi_version");
-  find(fabric, made->real.strerror, "fi_strerror");
-  find(cuda, made->real.gpu_attribute, "cuPointerGetAttribute");
-  find(cuda, made->real.gpu_handle, "cuMemGetHandleForAddressRange");
+  stand_in::find(fabric, made->real.getinfo, "fi_getinfo");
+  stand_in::find(fabric, made->real.freeinfo, "fi_freeinfo");
+  stand_in::find(fabric, made->real.dupinfo, "fi_dupinfo");
+  stand_in::find(fabric, made->real.fabric, "fi_fabric");
+  stand_in::find(fabric, made->real.version, "fi_version");
+  stand_in::find(fabric, made->real.strerror, "fi_strerror");
+  stand_in::find(cuda, made->real.gpu_attribute, "cuPointerGetAttribute");
+  stand_in::find(cuda, made->real.gpu_handle, "cuMemGetHandleForAddressRange");
   const char* text = std::getenv("RW_STAND_IN_LIBFABRIC");
   configure(made->faults, text == nullptr ? "" : text);
   return made;

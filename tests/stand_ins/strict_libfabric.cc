@@ -52,6 +52,8 @@
 #include <string>
 #include <vector>
 
+#include "stand_in.h"
+
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
@@ -189,11 +191,7 @@ void configure(Kind& kind, const std::string& text) {
       {"allocated", FI_MR_ALLOCATED}, {"provider_key", FI_MR_PROV_KEY},
       {"endpoint", FI_MR_ENDPOINT},   {"raw", FI_MR_RAW},
       {"rma_event", FI_MR_RMA_EVENT}, {"mmu_notify", FI_MR_MMU_NOTIFY}};
-  std::istringstream entries(text);
-  for (std::string entry; std::getline(entries, entry, ',');) {
-    const std::size_t equals = entry.find('=');
-    const std::string name = entry.substr(0, equals);
-    const std::string value = equals == std::string::npos ? "" : entry.substr(equals + 1);
+  stand_in::for_each_entry(text, [&](const std::string& name, const std::string& value) {
     if (const auto mode = kRegistration.find(name); mode != kRegistration.end()) {
       kind.registration |= mode->second;
     } else if (name == "prefix") {
@@ -213,20 +211,11 @@ void configure(Kind& kind, const std::string& text) {
       kind.fail_bind = std::stoi(value);
     } else if (name == "nic") {
       kind.nics.push_back(value);
-    } else if (!name.empty()) {
+    } else {
       std::fprintf(stderr, "strict libfabric: what is %s?\n", name.c_str());
       std::abort();
     }
-  }
-}
-
-template <typename Function>
-void find(void* library, Function& function, const char* name) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) {
-    std::fprintf(stderr, "strict libfabric: no %s\n", name);
-    std::abort();
-  }
+  });
 }
 
 State* make_state() {
@@ -236,12 +225,12 @@ State* make_state() {
     std::fprintf(stderr, "strict libfabric: %s\n", dlerror());
     std::abort();
   }
-  find(below, made->below.getinfo, "fi_getinfo");
-  find(below, made->below.freeinfo, "fi_freeinfo");
-  find(below, made->below.dupinfo, "fi_dupinfo");
-  find(below, made->below.fabric, "fi_fabric");
-  find(below, made->below.version, "fi_version");
-  find(below, made->below.strerror, "fi_strerror");
+  stand_in::find(below, made->below.getinfo, "fi_getinfo");
+  stand_in::find(below, made->below.freeinfo, "fi_freeinfo");
+  stand_in::find(below, made->below.dupinfo, "fi_dupinfo");
+  stand_in::find(below, made->below.fabric, "fi_fabric");
+  stand_in::find(below, made->below.version, "fi_version");
+  stand_in::find(below, made->below.strerror, "fi_strerror");
   const char* text = std::getenv("RW_STRICT_LIBFABRIC");
   configure(made->kind, text == nullptr ? "" : text);
   return made;

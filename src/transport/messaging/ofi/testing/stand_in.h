@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/log.h"
@@ -19,42 +20,45 @@
 
 namespace ropewalk::transport::ofi {
 
-/// The stand-in's own functions.
-class StandInFabric {
+/// A stand-in's own functions.
+class FabricFunctions {
  public:
-  StandInFabric() : library_(dlopen(RW_STAND_IN_LIBFABRIC, RTLD_NOW)) {
-    if (library_ == nullptr) std::abort();
-  }
   void configure(const std::string& text) const {
-    reinterpret_cast<void (*)(const char*)>(dlsym(library_, "stand_in_libfabric_configure"))(
-        text.c_str());
+    function<void (*)(const char*)>("configure")(text.c_str());
   }
   [[nodiscard]] long count(const char* name) const {
-    return reinterpret_cast<long (*)(const char*)>(dlsym(library_, "stand_in_libfabric_count"))(
-        name);
+    return function<long (*)(const char*)>("count")(name);
+  }
+
+ protected:
+  /// @param prefix of the functions' names
+  FabricFunctions(const char* library, std::string prefix)
+      : library_(dlopen(library, RTLD_NOW)), prefix_(std::move(prefix)) {
+    if (library_ == nullptr) std::abort();
   }
 
  private:
+  template <typename Function>
+  [[nodiscard]] Function function(const char* name) const {
+    return reinterpret_cast<Function>(dlsym(library_, (prefix_ + name).c_str()));
+  }
+
   void* library_;
+  std::string prefix_;
 };
 
-/// The functions of the stand-in for a provider that demands registration modes, and has NICs.
-class StrictFabric {
+class StandInFabric : public FabricFunctions {
  public:
-  StrictFabric() : library_(dlopen(RW_STRICT_LIBFABRIC, RTLD_NOW)) {
-    if (library_ == nullptr) std::abort();
-  }
-  void configure(const std::string& text) const {
-    reinterpret_cast<void (*)(const char*)>(dlsym(library_, "strict_libfabric_configure"))(
-        text.c_str());
-  }
-  [[nodiscard]] long count(const char* name) const {
-    return reinterpret_cast<long (*)(const char*)>(dlsym(library_, "strict_libfabric_count"))(name);
-  }
-
- private:
-  void* library_;
+  StandInFabric() : FabricFunctions(RW_STAND_IN_LIBFABRIC, "stand_in_libfabric_") {}
 };
+
+#ifdef RW_STRICT_LIBFABRIC
+/// Of the stand-in for a provider that demands registration modes, and has NICs.
+class StrictFabric : public FabricFunctions {
+ public:
+  StrictFabric() : FabricFunctions(RW_STRICT_LIBFABRIC, "strict_libfabric_") {}
+};
+#endif
 
 /// The log's lines since the Hearing began.
 inline std::vector<std::string>& heard() {
