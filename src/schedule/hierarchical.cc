@@ -213,16 +213,29 @@ void add_receive_all(StepList& steps, const Hosts& all, const Seat& seat) {
   take_beside(before);
 }
 
+/// A turn's shares of this host's other ranks: this rank's contribution to each.
+void give_shares(StepList& steps, const Seat& seat, int turn, int shares) {
+  for (const int index : seat.indices_after()) {
+    const int share = seat.share(turn, index, shares);
+    if (share >= 0) steps.push_back(send(share, {Operand::input()}, {seat.beside(index)}));
+  }
+}
+
+/// The same, as each of them hands it on.
+void take_shares(StepList& steps, const Seat& seat, int turn, int shares) {
+  for (const int index : seat.indices_before()) {
+    const int share = seat.share(turn, index, shares);
+    if (share >= 0) steps.push_back(write(share, {Operand::link(seat.beside(index))}));
+  }
+}
+
 /// Blocks 0 to most ranks of a host - 1, the shares. Two ranks that exchange whole shares combine
 /// them in one order, so that both have the same bits.
 void add_all_reduce_of_two_hosts(StepList& steps, const Hosts& all, const Seat& seat) {
   const int shares = all.most();
   const int turns = seat.turns(shares);
   for (int turn = 0; turn < turns; ++turn) {
-    for (const int index : seat.indices_after()) {
-      const int share = seat.share(turn, index, shares);
-      if (share >= 0) steps.push_back(send(share, {Operand::input()}, {seat.beside(index)}));
-    }
+    give_shares(steps, seat, turn, shares);
     const int own = seat.share(turn, seat.index(), shares);
     if (own < 0) continue;
     steps.push_back(write(own, seat.all_of_host(), {all.owner(1 - seat.host(), own)}));
@@ -234,10 +247,7 @@ void add_all_reduce_of_two_hosts(StepList& steps, const Hosts& all, const Seat& 
       if (seat.host() == 1) std::swap(sums[0], sums[1]);
       steps.push_back(finish(own, std::move(sums), seat.all_beside()));
     }
-    for (const int index : seat.indices_before()) {
-      const int share = seat.share(turn, index, shares);
-      if (share >= 0) steps.push_back(write(share, {Operand::link(seat.beside(index))}));
-    }
+    take_shares(steps, seat, turn, shares);
   }
 }
 
@@ -270,10 +280,7 @@ void add_broadcast(StepList& steps, const Hosts& all, const Seat& seat, int root
       }
       steps.push_back(write(own, {Operand::link(source)}, std::move(forward)));
     }
-    for (const int index : seat.indices_before()) {
-      const int share = seat.share(turn, index, shares);
-      if (share >= 0) steps.push_back(write(share, {Operand::link(seat.beside(index))}));
-    }
+    take_shares(steps, seat, turn, shares);
   }
 }
 
@@ -282,11 +289,9 @@ void add_reduce(StepList& steps, const Hosts& all, const Seat& seat, int root) {
   const int root_host = all.host_of(root);
   const int shares = all.most();
   const int before = around(seat.host(), 1, all.hosts());
+  const bool is_root = seat.host() == root_host && seat.index() == all.index_of(root);
   for (int turn = 0; turn < seat.turns(shares); ++turn) {
-    for (const int index : seat.indices_after()) {
-      const int share = seat.share(turn, index, shares);
-      if (share >= 0) steps.push_back(send(share, {Operand::input()}, {seat.beside(index)}));
-    }
+    give_shares(steps, seat, turn, shares);
     const int own = seat.share(turn, seat.index(), shares);
     if (own >= 0) {
       std::vector<Operand> operands = seat.all_of_host();
@@ -296,18 +301,14 @@ void add_reduce(StepList& steps, const Hosts& all, const Seat& seat, int root) {
         steps.push_back(send(own, std::move(operands), {next}));
         continue;
       }
-      if (seat.index() != all.index_of(root)) {
+      if (!is_root) {
         steps.push_back(send(own, std::move(operands), {root}));
         steps.back().finished = true;  // all contributions are in it
         continue;
       }
       steps.push_back(finish(own, std::move(operands), {}));
     }
-    if (seat.host() != root_host || seat.index() != all.index_of(root)) continue;
-    for (const int index : seat.indices_before()) {
-      const int share = seat.share(turn, index, shares);
-      if (share >= 0) steps.push_back(write(share, {Operand::link(seat.beside(index))}));
-    }
+    if (is_root) take_shares(steps, seat, turn, shares);
   }
 }
 
