@@ -25,12 +25,19 @@
  * *request and returns at once, and the request completes when the call is done (rwRequestWait).
  * An operation that needs no link is done before the call returns.
  *
- * Streams. With `stream` NULL the host does the operation. With a CUDA stream (a window in GPU
- * memory; `request` NULL) the call enqueues it and returns: the stream does it, in its order, and
+ * Streams. With `stream` NULL the host does the operation. With a CUDA stream (`request` NULL) the
+ * call enqueues it and returns: the stream does it, in its order, and
  * what the call's `done` says holds for what is enqueued after it. (CUDA's default stream is
  * cudaStreamLegacy here.) Sources and destinations are memory of a GPU, or pinned. The order above
  * is then that in which streams do the operations: calls that raise one counter, or wait for one,
  * from several streams or from the host as well must be ordered by the program as they were called.
+ *
+ * A window in the host's memory is used by streams of one GPU, that of the first stream that comes:
+ * this first call registers the memory with CUDA, which takes as long as pinning it and may wait
+ * for kernels. Memory that the user registered must be pinned for that (cudaHostAlloc,
+ * cudaHostRegister). From then on the host's calls on it, too, take memory of that GPU as source
+ * and destination; without a stream before, they take the host's memory alone. A stream that is
+ * being captured cannot use it.
  *
  * A stream's wait ends in any case: when its peer is lost or left, when the deadline passes (from
  * when the stream came to it) and when the communicator is aborted or destroyed, streams go on, as
@@ -38,11 +45,11 @@
  * broken then. (For the trigger of an armed batch alone there is no deadline: rwBatchArm.) At most
  * 256 calls and 4,096 operations are in streams at once; the next one waits.
  *
- * A stream that is being captured: puts and gets become copies of the graph, signals and waits
- * kernels of one thread that count in GPU memory, so that the graph may be launched again and
- * again, once at a time. From then on kernels count the signals to that peer on that slot, or the
- * waits for it, and the host's calls for them, with or without a stream, get rwInvalidUsage
- * (device.cuh). Graphs must not be launched any more when the window is freed.
+ * A stream that is being captured (windows in GPU memory): puts and gets become copies of the
+ * graph, signals and waits kernels of one thread that count in GPU memory, so that the graph may be
+ * launched again and again, once at a time. From then on kernels count the signals to that peer on
+ * that slot, or the waits for it, and the host's calls for them, with or without a stream, get
+ * rwInvalidUsage (device.cuh). Graphs must not be launched any more when the window is freed.
  *
  * Streams wait by CUDA's memory operations, which hold no multiprocessor, but for waits of prepared
  * batches and captured ones, which kernels do. As CUDA warns, streams that wait for each other must

@@ -78,11 +78,12 @@ class Window(WindowHandle):
     Every operation takes `blocking`. True returns when it is done; False returns a `Handle` at
     once, which keeps the array alive, and whose `wait` returns it.
 
-    On a window in GPU memory it takes `stream` as well (the stream's number, or what PyTorch, CuPy
-    or anything with `__cuda_stream__` calls one): the call enqueues the operation and returns, the
-    stream does it in its order, and the array must stay until then, on a GPU or pinned. Without,
-    the host copies, and what is at work on the array must be over. A stream's wait that cannot be
-    met ends all the same; the communicator's next call raises why.
+    It takes `stream` as well (the stream's number, or what PyTorch, CuPy or anything with
+    `__cuda_stream__` calls one): the call enqueues the operation and returns, the stream does it in
+    its order, and the array must stay until then, on a GPU or pinned. Without, the host copies, and
+    what is at work on the array must be over. A stream's wait that cannot be met ends all the same;
+    the communicator's next call raises why. A window in the host's memory is used by streams of one
+    GPU, and by none that is being captured; an array that it was made of must be pinned.
 
     Every operation may raise:
         ArgumentError: a range beyond the peer's part, or a rank, slot or count that cannot be

@@ -1280,6 +1280,12 @@ message::Messenger& Communicator::messenger() {
   options.policy = wait_policy_;
   options.timeout = [this] { return timeout_.load(std::memory_order_relaxed); };
   options.peer_loss_time = config_.duration(Setting::kPeerLossTime);
+  options.gpu_of = [this](DeviceStream stream) -> transport::window::Gpu& {
+    transport::window::Gpu* const gpu =
+        runtime_.gpus().of_stream(static_cast<transport::window::CuStream>(stream));
+    if (gpu == nullptr) throw Error(Errc::kInvalidUsage, "it is of no GPU's primary context");
+    return *gpu;
+  };
   options.stream_kernels = config_.flag(Setting::kStreamKernels);
   options.make_links = [this](link::NetworkLinks::Options its) {
     return message_links(std::move(its));

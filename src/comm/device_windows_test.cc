@@ -234,7 +234,8 @@ TEST_P(DeviceWindows, ABatchOnAStreamIsOneKernel) {
   });
   // Two ranks; with STREAM_KERNELS the wait of each turn, too.
   const int expected = 2 * (GetParam().kernels ? 2 * kTurns : kTurns);
-  EXPECT_EQ(kernels_launched() - before, GetParam().net.empty() ? expected : 0);
+  const bool by_kernel = GetParam().net.empty() && !GetParam().in_host;
+  EXPECT_EQ(kernels_launched() - before, by_kernel ? expected : 0);
 }
 
 // With STREAM_KERNELS; a copy alone, a signal alone and what a kernel cannot do stay as they are.
@@ -342,6 +343,7 @@ TEST_P(DeviceWindows, ABatchThatIsRefusedCountsNothing) {
 
 // The tables of a batch that kernels launch, read back from the GPU.
 TEST_P(DeviceWindows, ABatchForKernelsSaysWhereEverythingGoes) {
+  if (GetParam().in_host) GTEST_SKIP() << "such batches are for threads of the host";
   ranks(2, [&](Communicator& comm) {
     DeviceEnd end(comm, GetParam(), 1000, 2);
     const int peer = 1 - comm.rank();
@@ -512,16 +514,34 @@ TEST_P(DeviceWindows, WhatCannotBeRightIsRefused) {
         << wrong.second;
     EXPECT_EQ(code(end.signal(peer, 2)).first, Errc::kInvalidArgument);
     EXPECT_EQ(code(end.put(7, 0, source.data(), 60)).first, Errc::kInvalidArgument);
-    // In the host's memory.
+    // In the host's memory that nobody pinned: signals go, data does not.
     WindowSpec host;
-    host.bytes = 8;
+    Bytes unpinned(100);
+    host.registers = true;
+    host.memory = unpinned.data();
+    host.bytes = unpinned.size();
     Window& other = comm.create_window(host);
-    OperationSpec spec = end.signal(peer);
+    OperationSpec spec = end.put(comm.rank(), 0, source.data(), 60);
     spec.window = &other;
     const std::pair<Errc, std::string> there = code(spec);
     EXPECT_EQ(there.first, Errc::kInvalidUsage);
-    EXPECT_NE(there.second.find("the host's memory"), std::string::npos) << there.second;
+    EXPECT_NE(there.second.find("memory that is not pinned"), std::string::npos) << there.second;
+    spec = end.signal(comm.rank());
+    spec.window = &other;
+    end.enqueue(spec);
+    EXPECT_TRUE(end.stream().wait());
+    EXPECT_EQ(comm.arrived(other, comm.rank(), 0), 1U);
+    // Streams of one GPU use it.
+    const TestStream foreign(comm.runtime().gpus().at(1 - end.gpu().ordinal()));
+    const std::pair<Errc, std::string> elsewhere = refusal_of([&] {
+      comm.enqueue({&spec, 1}, foreign.get());
+    });
+    EXPECT_EQ(elsewhere.first, Errc::kInvalidUsage);
+    EXPECT_NE(elsewhere.second.find("whose streams use the window"), std::string::npos)
+        << elsewhere.second;
     comm.free_window(other);
+    host = {};
+    host.bytes = 8;
     // Kinds that differ.
     const std::pair<Errc, std::string> mixed = refusal_of(
         [&] { (void)comm.create_window(host, comm.rank() == 0 ? 0 : Communicator::kHostMemory); });
@@ -541,6 +561,36 @@ TEST_P(DeviceWindows, WhatCannotBeRightIsRefused) {
     ASSERT_TRUE(end.stream().wait());
     end.free();
     EXPECT_EQ(code(end.signal(peer)).first, Errc::kInvalidUsage);
+  });
+}
+
+// The window stays as it was: the host uses it, and the next stream tries again.
+TEST_P(DeviceWindows, OneThatCudaDoesNotRegisterServesTheHost) {
+  if (!GetParam().in_host) GTEST_SKIP() << "windows in GPU memory have their counters registered";
+  const gpus::testing::StandIn driver;
+  ranks(2, [&](Communicator& comm) {
+    DeviceEnd end(comm, GetParam(), 64);  // whose streams use a window of their own
+    WindowSpec spec;
+    spec.bytes = 8;
+    Window& window = comm.create_window(spec);
+    OperationSpec signal = end.signal(1 - comm.rank());
+    signal.window = &window;
+    comm.barrier();
+    driver.configure("refuse=cuMemHostRegister_v2:2");
+    const std::pair<Errc, std::string> told = refusal_of([&] { end.enqueue(signal); });
+    EXPECT_EQ(told.first, Errc::kCuda);
+    EXPECT_NE(told.second.find("cuMemHostRegister"), std::string::npos) << told.second;
+    comm.barrier();
+    driver.configure("");
+    comm.barrier();
+    end.run(signal);
+    end.enqueue(signal);
+    OperationSpec wait = end.wait(1 - comm.rank(), 0, 2);
+    wait.window = &window;
+    end.run(wait);
+    EXPECT_TRUE(end.stream().wait());
+    comm.free_window(window);
+    end.free();
   });
 }
 
@@ -1026,7 +1076,8 @@ TEST_P(DeviceWindows, MessagesOfStreamsThatCannotBeRight) {
     EXPECT_THAT(told(end.window(), 1 - comm.rank(), 0), ::testing::HasSubstr("has no queues"));
     EXPECT_THAT(told(queues, 2, 0), ::testing::HasSubstr("peer: 2"));
     EXPECT_THAT(told(queues, 1 - comm.rank(), 1), ::testing::HasSubstr("slot: 1"));
-    EXPECT_THAT(told(of_host, 1 - comm.rank(), 0), ::testing::HasSubstr("host's memory"));
+    EXPECT_THAT(told(of_host, 1 - comm.rank(), 0),
+                ::testing::HasSubstr("queues are in the host's memory"));
     // The stand-in's GPUs run no kernels.
     EXPECT_THAT(told(queues, 1 - comm.rank(), 0), ::testing::HasSubstr("it needs kernels"));
     comm.free_window(of_host);

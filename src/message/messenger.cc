@@ -80,7 +80,10 @@ Window& Messenger::create_window(const WindowSpec& given, Deadline deadline) {
       const Part& part = window->part(peer);
       if (!part.mapped || part.served) carried.push_back(peer);
     }
-    if (spec.gpu != nullptr && !failure.has_value()) add_streams(*spec.gpu);
+    if (spec.gpu != nullptr && !failure.has_value()) {
+      const Lock lock(mutex_);
+      add_streams(*spec.gpu);
+    }
     if (queues.has_value() && !failure.has_value()) window->make_queues(*queues);
     if (!carried.empty()) {
       need_thread();
@@ -337,7 +340,7 @@ bool Messenger::begin(Operation& operation) {
   } else if (spec.kind != OperationKind::kGet) {
     unflushed_.insert(key);
   }
-  if (const transport::window::Gpu* gpu = spec.window->gpu(); gpu != nullptr) {
+  if (const transport::window::Gpu* gpu = spec.window->streams_gpu(); gpu != nullptr) {
     const void* local =
         spec.kind == OperationKind::kPut ? spec.source : static_cast<void*>(spec.destination);
     operation.spec.on_gpu = is_on_gpu(gpu->cuda(), local);
@@ -579,7 +582,6 @@ void Messenger::start(Batch& batch, Ended ended) {
 // ---- streams ------------------------------------------------------------------------------
 
 void Messenger::add_streams(transport::window::Gpu& gpu) {
-  const Lock lock(mutex_);
   if (const auto [it, fresh] = streams_.try_emplace(&gpu); fresh) {
     try {
       it->second = std::make_unique<StreamCalls>(gpu);
@@ -591,13 +593,7 @@ void Messenger::add_streams(transport::window::Gpu& gpu) {
 }
 
 StreamCalls& Messenger::streams_of(const Window& window, const std::function<std::string()>& what) {
-  transport::window::Gpu* gpu = window.gpu();
-  if (gpu == nullptr) {
-    throw Refused(Errc::kInvalidUsage,
-                  "{}: stream: the window is in the host's memory, which streams cannot use; make "
-                  "it in memory of a GPU",
-                  what());
-  }
+  transport::window::Gpu* gpu = window.streams_gpu();
   const auto found = streams_.find(gpu);
   if (found == streams_.end() || found->second == nullptr) {
     throw Refused(Errc::kInvalidUsage, "{}: stream: {} has no 64-bit memory operations of streams",
@@ -606,7 +602,37 @@ StreamCalls& Messenger::streams_of(const Window& window, const std::function<std
   return *found->second;
 }
 
-StreamCalls& Messenger::streams_of(const OperationSpec& spec) {
+void Messenger::open_to_streams(const OperationSpec& spec, transport::window::CuStream stream) {
+  Window& window = *spec.window;
+  if (window.gpu() != nullptr) return;
+  try {
+    if (const transport::window::Gpu* gpu = window.streams_gpu(); gpu == nullptr) {
+      transport::window::Gpu& of_stream = options_.gpu_of(stream);
+      add_streams(of_stream);
+      window.let_streams_use(of_stream);
+    } else {
+      transport::window::CuContext context = nullptr;
+      gpu->cuda().check(gpu->cuda().stream_context(stream, &context), "cuStreamGetCtx");
+      if (context != gpu->context()) {
+        throw Error(Errc::kInvalidUsage, "it is not of {}, whose streams use the window",
+                    gpu->name());
+      }
+    }
+  } catch (const Error& error) {
+    throw Refused(error.code(), "{}: stream: {}", describe(spec), error.what());
+  }
+  const bool copies = spec.kind == OperationKind::kPut || spec.kind == OperationKind::kGet;
+  if (copies && spec.bytes > 0 && window.part(spec.peer).mapped &&
+      window.data_on_gpu(spec.peer) == nullptr) {
+    throw Refused(Errc::kInvalidUsage,
+                  "{}: stream: the window of rank {} is memory that is not pinned, which streams "
+                  "cannot use (cudaHostRegister, cudaHostAlloc)",
+                  describe(spec), spec.peer);
+  }
+}
+
+StreamCalls& Messenger::streams_of(const OperationSpec& spec, transport::window::CuStream stream) {
+  open_to_streams(spec, stream);
   StreamCalls& streams = streams_of(*spec.window, [&] { return describe(spec); });
   const void* local = spec.kind == OperationKind::kPut   ? spec.source
                       : spec.kind == OperationKind::kGet ? static_cast<void*>(spec.destination)
@@ -650,6 +676,12 @@ const QueueCall& Messenger::prepare(const Message& message) {
   require_usable(window);
   if (window.queues() == nullptr) {
     throw Refused(Errc::kInvalidUsage, "{}: the window has no queues", what());
+  }
+  if (window.gpu() == nullptr) {
+    throw Refused(Errc::kInvalidUsage,
+                  "{}: stream: the queues are in the host's memory, which kernels of a GPU cannot "
+                  "use; make them in memory of a GPU",
+                  what());
   }
   if (message.peer < 0 || message.peer >= window.size()) {
     throw Refused(Errc::kInvalidArgument, "peer: {} is no rank of {}", message.peer, window.size());
@@ -714,7 +746,7 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
   --wanted_;
   StreamCalls* streams = nullptr;
   for (const OperationSpec& spec : specs) {
-    StreamCalls& its = streams_of(spec);
+    StreamCalls& its = streams_of(spec, stream);
     if (streams != nullptr && streams != &its) {
       throw Refused(Errc::kInvalidUsage, "{}: a batch's windows are on one GPU", describe(spec));
     }
@@ -776,6 +808,12 @@ void Messenger::capture(std::span<const OperationSpec> specs, StreamCalls& strea
                   describe(specs.front()));
   }
   for (const OperationSpec& spec : specs) {
+    if (spec.window->gpu() == nullptr) {
+      throw Refused(Errc::kInvalidUsage,
+                    "{}: stream: it is captured, and the window is in the host's memory, where "
+                    "graphs do not count signals; make it in memory of a GPU",
+                    describe(spec));
+    }
     if (spec.kind != OperationKind::kFlush || spec.window->part(spec.peer).mapped) continue;
     throw Refused(
         Errc::kInvalidUsage,

@@ -70,6 +70,8 @@ class Messenger : private executor::WaitHook {
     std::function<std::chrono::nanoseconds()> timeout;
     /// After a link broke: until when the watch over the ranks says who died.
     std::chrono::nanoseconds peer_loss_time{};
+    /// The GPU of a stream. @throws Error
+    std::function<transport::window::Gpu&(transport::window::CuStream)> gpu_of;
     /// Setting STREAM_KERNELS: streams do all calls as they do batches, where kernels can.
     bool stream_kernels = false;
     /// Called once, when the first operation needs a link.
@@ -173,14 +175,18 @@ class Messenger : private executor::WaitHook {
   [[nodiscard]] bool has_left(int peer) const;
   // At once, where the peer is mapped. @return false when a link must carry it
   static bool run_mapped(const OperationSpec& spec);
-  void add_streams(transport::window::Gpu& gpu);
+  void add_streams(transport::window::Gpu& gpu) RW_REQUIRES(mutex_);
   KernelCalls& kernels_of(const Window& window) RW_REQUIRES(mutex_);
   void capture(std::span<const OperationSpec> specs, StreamCalls& streams,
                transport::window::CuStream stream, Batch* batch) RW_REQUIRES(mutex_);
   // @param what describes the call, for an error
   StreamCalls& streams_of(const Window& window, const std::function<std::string()>& what)
       RW_REQUIRES(mutex_);
-  StreamCalls& streams_of(const OperationSpec& spec) RW_REQUIRES(mutex_);
+  // So that streams of the GPU of `stream` may use it.
+  void open_to_streams(const OperationSpec& spec, transport::window::CuStream stream)
+      RW_REQUIRES(mutex_);
+  StreamCalls& streams_of(const OperationSpec& spec, transport::window::CuStream stream)
+      RW_REQUIRES(mutex_);
   void enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream,
                StreamCalls::Trigger* trigger, Batch* batch = nullptr);
   const DeviceBatch& prepare(Batch& batch, std::span<const OperationSpec> specs)

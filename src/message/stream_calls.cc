@@ -230,12 +230,14 @@ void StreamCalls::add(const OperationSpec& spec, std::uint64_t target) {
     if (plain_.empty() || plain_.back() != &window) plain_.push_back(&window);
     if (spec.kind == OperationKind::kSignal) {
       // The one on the GPU first, where streams and kernels wait.
-      write(window.counter_on_gpu(spec.peer, window.rank(), spec.slot), target);
+      if (window.gpu() != nullptr) {
+        write(window.counter_on_gpu(spec.peer, window.rank(), spec.slot), target);
+      }
       write(window.counter_in_host(spec.peer, window.rank(), spec.slot), target);
     } else if (copies && spec.bytes > 0) {
       if (ordered_) submit();
       ordered_ = false;
-      std::byte* const there = part.data + spec.offset;
+      std::byte* const there = window.data_on_gpu(spec.peer) + spec.offset;
       if (spec.kind == OperationKind::kPut) {
         copy(there, spec.source, spec.bytes);
       } else {
@@ -299,6 +301,7 @@ std::shared_ptr<const StreamBatch> StreamCalls::prepare(
       made->windows.push_back(spec.window);
     }
     const Part& part = spec.window->part(spec.peer);
+    if (spec.window->gpu() == nullptr) return nullptr;  // the driver serves the host's memory
     if (spec.kind == OperationKind::kWaitSignal) {
       if (!count(made->waits, spec)) return nullptr;
       made->driver_waits |= part.takes_turns;

@@ -19,29 +19,32 @@ const std::uint64_t* Window::arrivals(int source) const noexcept {
 
 void Window::copy(void* to, const void* from, std::size_t bytes) const {
   if (bytes == 0) return;
-  if (gpu_ == nullptr) {
+  gpus::Gpu* const gpu = streams_gpu();
+  // Between the host's memory, pinned or not, the processor copies.
+  if (gpu == nullptr ||
+      (gpu_ == nullptr && !is_on_gpu(gpu->cuda(), from) && !is_on_gpu(gpu->cuda(), to))) {
     std::memcpy(to, from, bytes);
     return;
   }
   // The driver copies to and from pageable memory through buffers of its own, which it makes when
   // they are first needed: that waits for kernels, which may wait for this very copy.
-  const bool from_pageable = !is_known(gpu_->cuda(), from);
-  const bool to_pageable = !is_known(gpu_->cuda(), to);
+  const bool from_pageable = !is_known(gpu->cuda(), from);
+  const bool to_pageable = !is_known(gpu->cuda(), to);
   if (from_pageable && to_pageable) {
     std::memcpy(to, from, bytes);
     return;
   }
   if (from_pageable) {
-    gpu_->fill(reinterpret_cast<gpus::CuPointer>(to), from, bytes);
+    gpu->fill(reinterpret_cast<gpus::CuPointer>(to), from, bytes);
     return;
   }
   if (to_pageable) {
-    gpu_->fetch(to, reinterpret_cast<gpus::CuPointer>(from), bytes);
+    gpu->fetch(to, reinterpret_cast<gpus::CuPointer>(from), bytes);
     return;
   }
-  gpu_->now("a copy to or from a window", [&](gpus::CuStream stream) {
-    return gpu_->cuda().copy(reinterpret_cast<gpus::CuPointer>(to),
-                             reinterpret_cast<gpus::CuPointer>(from), bytes, stream);
+  gpu->now("a copy to or from a window", [&](gpus::CuStream stream) {
+    return gpu->cuda().copy(reinterpret_cast<gpus::CuPointer>(to),
+                            reinterpret_cast<gpus::CuPointer>(from), bytes, stream);
   });
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "message/host_parts.h"
 #include "message/kernel_queues.h"
 #include "message/window_memory.h"
 
@@ -42,6 +43,7 @@ class Window {
   void close() noexcept {
     closed_ = true;
     queues_.reset();
+    host_parts_.reset();
     memory_.reset();
   }
   [[nodiscard]] bool closed() const noexcept { return closed_; }
@@ -60,24 +62,41 @@ class Window {
   [[nodiscard]] const Part& own() const noexcept { return part(rank_); }
   /// Null where the memory is the host's.
   [[nodiscard]] transport::window::Gpu* gpu() const noexcept { return gpu_; }
+  /// Of a window in the host's memory: from now on streams of `gpu` may use it.
+  /// @pre streams_gpu() is null @throws Error kCuda
+  void let_streams_use(transport::window::Gpu& gpu) {
+    host_parts_ = std::make_unique<HostParts>(gpu, *memory_->segment(), memory_->parts());
+  }
+  /// Whose streams may use it; null before let_streams_use().
+  [[nodiscard]] transport::window::Gpu* streams_gpu() const noexcept {
+    return host_parts_ == nullptr ? gpu_ : &host_parts_->gpu();
+  }
 
   /// The counter at `owner` of what `source` has signalled on `slot`. @pre part(owner).signals
   [[nodiscard]] std::uint64_t& counter(int owner, int source, int slot) const noexcept {
     return part(owner).signals[index(source, slot)].count;
   }
-  /// Of a window in GPU memory, as this rank's GPU addresses them: that counter's home on the
-  /// owner's GPU, and the counter above. @pre part(owner).mapped
+  /// As streams of streams_gpu() address it: the first byte of a part. Null of memory of the user's
+  /// in the host that is not pinned. @pre part(owner).mapped
+  [[nodiscard]] std::byte* data_on_gpu(int owner) const {
+    return host_parts_ == nullptr ? part(owner).data : host_parts_->data(owner);
+  }
+  /// Of a window in GPU memory, as this rank's GPU addresses it: that counter's home on the owner's
+  /// GPU. @pre part(owner).mapped
   [[nodiscard]] std::uint64_t counter_on_gpu(int owner, int source, int slot) const noexcept {
     return reinterpret_cast<std::uint64_t>(&part(owner).device_signals[index(source, slot)].count);
   }
-  [[nodiscard]] std::uint64_t counter_in_host(int owner, int source, int slot) const noexcept {
-    return reinterpret_cast<std::uint64_t>(
-        &part(owner).signals_on_device[index(source, slot)].count);
+  /// As streams_gpu() addresses it: the counter above. @pre part(owner).mapped
+  [[nodiscard]] std::uint64_t counter_in_host(int owner, int source, int slot) const {
+    const SignalLine* const lines =
+        host_parts_ == nullptr ? part(owner).signals_on_device : host_parts_->signals(owner);
+    return reinterpret_cast<std::uint64_t>(&lines[index(source, slot)].count);
   }
   /// Where kernels and streams of this rank wait for signals of `source`, by slot, a line each:
   /// on its GPU, or in the host's memory where a link carries them. @pre slots() > 0
   [[nodiscard]] const std::uint64_t* arrivals(int source) const noexcept;
-  [[nodiscard]] std::uint64_t arrivals_on_gpu(int source, int slot) const noexcept {
+  [[nodiscard]] std::uint64_t arrivals_on_gpu(int source, int slot) const {
+    if (host_parts_ != nullptr) return counter_in_host(rank_, source, slot);
     return reinterpret_cast<std::uint64_t>(arrivals(source)) +
            static_cast<std::size_t>(slot) * sizeof(SignalLine);
   }
@@ -128,6 +147,7 @@ class Window {
   transport::window::Gpu* gpu_;
   bool closed_ = false;
   std::optional<WindowMemory> memory_;
+  std::unique_ptr<HostParts> host_parts_;
   std::unique_ptr<KernelQueues> queues_;
   std::vector<std::uint64_t> sent_;
   std::vector<std::uint64_t> awaited_;

@@ -113,6 +113,11 @@ class WindowMemory {
   /// Nothing where this rank does not map it, or it is the user's memory.
   [[nodiscard]] std::optional<Location> location(int rank) const;
 
+  /// With the counters, and the parts that the library allocated; null without.
+  [[nodiscard]] const SharedMemory* segment() const noexcept {
+    return segment_.has_value() ? &*segment_ : nullptr;
+  }
+
   /// The memory is the library's own: no range of a part is anybody's to put to or get from.
   void hide() noexcept {
     for (Part& part : parts_) part.bytes = 0;

@@ -931,6 +931,11 @@ EXPORT Result cuLaunchKernelEx(const LaunchConfig* config, const HostKernel* ker
   });
   return kOk;
 }
+EXPORT Result cuStreamGetCtx(Stream* stream, Context** context) {
+  ENTER("cuStreamGetCtx");
+  *context = stream == nullptr ? current_context() : stream->context;
+  return *context == nullptr ? kInvalidContext : kOk;
+}
 EXPORT Result cuStreamIsCapturing(Stream* /*stream*/, int* capturing) {
   *capturing = 0;
   return kOk;

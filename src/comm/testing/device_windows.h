@@ -28,6 +28,7 @@ struct DeviceKind {
   bool one_gpu = false;
   std::string net = {};  ///< of networks(); "": peer access
   bool kernels = false;
+  bool in_host = false;  ///< the windows are in the host's memory, pinned by who registers it
 };
 
 inline void PrintTo(const DeviceKind& kind, std::ostream* out) { *out << kind.name; }
@@ -41,6 +42,11 @@ inline std::vector<DeviceKind> device_kinds() {
     const std::string name(network.name);
     all.push_back({"over_" + name, false, false, name});
     if (name == "shm") all.push_back({"registered_over_shm", true, false, name});
+  }
+  all.push_back({"in_the_host", false, false, "", false, true});
+  all.push_back({"registered_in_the_host", true, false, "", false, true});
+  for (const char* network : {"shm", "tcp"}) {
+    all.push_back({std::string("in_the_host_over_") + network, false, false, network, false, true});
   }
   return all;
 }
@@ -89,18 +95,26 @@ class DeviceEnd {
   DeviceEnd(Communicator& comm, const DeviceKind& kind, std::size_t bytes, int slots = 1)
       : comm_(comm),
         gpu_(comm.runtime().gpus().at(kind.one_gpu ? 0 : comm.rank() % 2)),
+        in_host_(kind.in_host),
         stream_(gpu_) {
     message::WindowSpec spec;
     spec.registers = kind.registers;
     spec.bytes = bytes;
     spec.slots = slots;
-    if (kind.registers) {
+    if (kind.registers && kind.in_host) {
+      pinned_ =
+          std::make_unique<transport::window::PinnedBuffer>(gpu_, std::max<std::size_t>(bytes, 1));
+      std::fill_n(pinned_->data(), bytes, std::byte{0});
+      spec.memory = pinned_->data();
+    } else if (kind.registers) {
       memory_ = std::make_unique<transport::window::DeviceBuffer>(
           gpu_, std::max<std::size_t>(bytes, 1), transport::window::DeviceBuffer::From::kAllocator);
       spec.memory = memory_->pointer();
     }
-    window_ =
-        &comm.create_window(spec, kind.registers ? Communicator::kHostMemory : gpu_.ordinal());
+    const bool of_gpu = !kind.registers && !kind.in_host;
+    window_ = &comm.create_window(spec, of_gpu ? gpu_.ordinal() : Communicator::kHostMemory);
+    // From the first use by a stream on, the host's calls take memory of the GPU, too.
+    if (in_host_) enqueue(flush(comm.rank()));
   }
 
   [[nodiscard]] message::OperationSpec put(int peer, std::size_t offset, const void* source,
@@ -142,11 +156,19 @@ class DeviceEnd {
   // What lies in this rank's part.
   [[nodiscard]] std::vector<std::byte> read(std::size_t offset, std::size_t bytes) const {
     std::vector<std::byte> out(bytes);
+    if (in_host_) {
+      std::copy_n(window_->own().data + offset, bytes, out.data());
+      return out;
+    }
     gpu_.fetch(out.data(),
                reinterpret_cast<transport::window::CuPointer>(window_->own().data) + offset, bytes);
     return out;
   }
   void fill(const std::vector<std::byte>& with) const {
+    if (in_host_) {
+      std::copy(with.begin(), with.end(), window_->own().data);
+      return;
+    }
     gpu_.fill(reinterpret_cast<transport::window::CuPointer>(window_->own().data), with.data(),
               with.size());
   }
@@ -166,7 +188,9 @@ class DeviceEnd {
 
   Communicator& comm_;
   transport::window::Gpu& gpu_;
+  const bool in_host_;
   std::unique_ptr<transport::window::DeviceBuffer> memory_;
+  std::unique_ptr<transport::window::PinnedBuffer> pinned_;
   TestStream stream_;
   message::Window* window_;
 };

@@ -73,6 +73,7 @@ CudaApi::CudaApi(const std::string& library) {
   find(handle, stream_batch, "cuStreamBatchMemOp_v2");
   find(handle, launch, "cuLaunchKernelEx");
   find(handle, stream_capturing, "cuStreamIsCapturing");
+  find(handle, stream_context, "cuStreamGetCtx");
   find(handle, copy, "cuMemcpyAsync");
   find(handle, loading_mode, "cuModuleGetLoadingMode");
   find(handle, primary_state, "cuDevicePrimaryCtxGetState");

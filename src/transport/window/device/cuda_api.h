@@ -172,6 +172,7 @@ class CudaApi {
   CuResult (*stream_write64)(CuStream, CuPointer, std::uint64_t, unsigned) = nullptr;
   CuResult (*stream_batch)(CuStream, unsigned, CuStreamOperation*, unsigned) = nullptr;
   CuResult (*stream_capturing)(CuStream, int*) = nullptr;
+  CuResult (*stream_context)(CuStream, CuContext*) = nullptr;
   CuResult (*copy)(CuPointer, CuPointer, std::size_t, CuStream) = nullptr;  ///< any kinds of memory
   /// A CUlaunchConfig, a kernel, addresses of its arguments, and null.
   CuResult (*launch)(const void*, void*, void**, void**) = nullptr;

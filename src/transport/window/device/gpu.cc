@@ -204,6 +204,24 @@ Gpu* Gpus::find(const CuUuid& uuid) {
   return found == uuids_.end() ? nullptr : &at(static_cast<int>(found - uuids_.begin()));
 }
 
+Gpu* Gpus::of_stream(CuStream stream) {
+  if (cuda_.stream_context == nullptr) return nullptr;
+  CuContext context = nullptr;
+  cuda_.check(cuda_.stream_context(stream, &context), "cuStreamGetCtx");
+  for (int ordinal = 0; ordinal < count(); ++ordinal) {
+    // A GPU whose primary context nobody uses has no streams, and is left alone.
+    CuDevice device = 0;
+    unsigned flags = 0;
+    int active = 1;
+    cuda_.check(cuda_.device_get(&device, ordinal), "cuDeviceGet");
+    if (cuda_.primary_state != nullptr) {
+      cuda_.check(cuda_.primary_state(device, &flags, &active), "cuDevicePrimaryCtxGetState");
+    }
+    if (active != 0 && at(ordinal).context() == context) return &at(ordinal);
+  }
+  return nullptr;
+}
+
 PinnedBuffer::PinnedBuffer(Gpu& gpu, std::size_t bytes) : gpu_(gpu) {
   const CurrentContext current(gpu.cuda(), gpu.context());
   void* made = nullptr;

@@ -110,6 +110,8 @@ class Gpus {
   Gpu& at(int ordinal);
   /// Null when this process does not see it.
   Gpu* find(const CuUuid& uuid);
+  /// Of which `stream` is; null where that cannot be told. @throws Error kCuda
+  Gpu* of_stream(CuStream stream);
 
  private:
   const CudaApi& cuda_;
