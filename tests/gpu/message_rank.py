@@ -93,6 +93,45 @@ def streams(comm: Communicator) -> None:
         window.close()
 
 
+def in_host(comm: Communicator) -> None:
+    """Streams on windows in the host's memory: the library's, and a pinned tensor."""
+    right, left = neighbours(comm)
+    pinned = torch.zeros(SIZES[-1], dtype=torch.uint8, pin_memory=True)
+    for window in (comm.window(SIZES[-1], slots=3), comm.window(pinned.numpy(), slots=3)):
+        stream = torch.cuda.Stream()
+        seen = []
+        with torch.cuda.stream(stream):
+            for turn, nbytes in enumerate(SIZES * 3):
+                torch.cuda._sleep(2_000_000 * ((comm.rank + turn) % 2))
+                source = values(comm.rank, nbytes, turn)
+                window.put_signal(source, right, stream=stream)
+                window.wait_signal(left, stream=stream)
+                out = torch.empty_like(source)
+                window.get(out, comm.rank, stream=stream)
+                seen.append((out, values(left, nbytes, turn)))
+                window.signal(left, 1, stream=stream)  # it may put again
+                window.wait_signal(right, 1, stream=stream)
+        stream.synchronize()
+        for got, expected in seen:
+            assert torch.equal(got, expected), got.numel()
+        # A stream's signal for a thread of the host, and the other way round.
+        window.signal(right, 2, stream=stream)
+        window.wait_signal(left, 2)
+        window.signal(right, 2)
+        window.wait_signal(left, 2, stream=stream)
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                window.signal(right, stream=torch.cuda.current_stream())
+        except ropewalk.UsageError as error:
+            assert "it is captured" in str(error), error
+        else:
+            raise AssertionError("no error")
+        comm.check()
+        window.close()
+
+
 def queues(comm: Communicator) -> None:
     """As many messages as the queue has room for, and longer ones, all enqueued at once."""
     right, left = neighbours(comm)
@@ -480,7 +519,7 @@ def deadline(comm: Communicator) -> None:
 PARTS: dict[str, Callable[[Communicator], None]] = {
     function.__name__: function
     for function in (
-        *(host, streams, queues, gets, batches, armed, launches, lists),
+        *(host, streams, in_host, queues, gets, batches, armed, launches, lists),
         *(graphs, random, refused, until_lost, deadline),
     )
 }

@@ -63,6 +63,7 @@ def run_all(command: list[str], settings: list[dict[str, str]]) -> str:
     [
         "host",
         "streams",
+        "in_host",
         "queues",
         "gets",
         "batches",
@@ -106,7 +107,8 @@ def test_streams_by_kernels(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("net", ["tcp", "shm"])
 @pytest.mark.parametrize(
-    "part", ["host", "streams", "queues", "gets", "batches", "launches", "lists", "graphs"]
+    "part",
+    ["host", "streams", "in_host", "queues", "gets", "batches", "launches", "lists", "graphs"],
 )
 def test_two_hosts(part: str, net: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RW_HOSTS", "2")
