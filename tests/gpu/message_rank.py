@@ -423,7 +423,7 @@ def random(comm: Communicator) -> None:
 def refused(comm: Communicator) -> None:
     right, left = neighbours(comm)
     window = comm.window(100, device=torch.cuda.current_device())
-    in_host = comm.window(100)
+    unpinned = comm.window(np.zeros(100, dtype=np.uint8))
     stream = torch.cuda.Stream()
     tensor = torch.zeros(60, dtype=torch.uint8, device="cuda")
 
@@ -445,7 +445,11 @@ def refused(comm: Communicator) -> None:
         "neither memory of a GPU nor pinned",
         lambda: window.put(np.zeros(8), right, stream=stream),
     )
-    expect(ropewalk.UsageError, "host's memory", lambda: in_host.signal(right, stream=stream))
+    expect(
+        ropewalk.UsageError,
+        "memory that is not pinned",
+        lambda: unpinned.put(tensor, comm.rank, stream=stream),
+    )
     window.wait_signal(left, stream=stream)
     expect(ropewalk.UsageError, "a stream has not done yet", window.close)
     comm.barrier()
@@ -453,7 +457,7 @@ def refused(comm: Communicator) -> None:
     stream.synchronize()
     time.sleep(0.1)
     window.close()
-    in_host.close()
+    unpinned.close()
 
 
 def until_lost(comm: Communicator) -> None:
