@@ -199,7 +199,7 @@ rw_label_tests("thorough" comm_test "Over/MixedBlocks.*( |$)"
   "4,000 calls under faults take two cores a minute; NetworkBlocks and MappedBlocks run")
 # Windows over each transport: random programs over all of them.
 rw_label_tests("slow;thorough" comm_test
-  "Kinds/(WindowContract|DeviceWindows)\\.[^R].*/(registered_)?over_(auto|ofi|psm2|rails|sisci|tcp_encrypted)( |$)"
+  "Kinds/(WindowContract|DeviceWindows)\\.[^R].*/((registered_)?over_(auto|ofi|psm2|rails|sisci|tcp_encrypted)|registered_in_the_host|in_the_host_over_shm)( |$)"
   "the messenger's code is the same over each transport; these run over tcp and shm")
 rw_label_tests(sanitizer-blind comm_test "Kinds/.*Window.*/over_sisci( |$)"
   "the software libsisci writes memory as a PCIe bridge does, whenever it likes" SANITIZER thread)
