@@ -1,11 +1,13 @@
 // What rails carry together, and what a cut costs: two hosts as network namespaces, joined through
 // a third one by virtual interfaces that token buckets shape (tc-tbf). Needs root.
 //
-// Usage: rails_benchmark [rates|cut|cuts]... [--rounds N] [--cuts N] [--json FILE]
+// Usage: rails_benchmark [rates|cut|gibibyte|cuts]... [--rounds N] [--cuts N] [--json FILE]
 //
 //   rates  one direction, 1 MiB messages, 8 under way, 2 s after the first 0.5 s; by turns
 //   cut    one of two rails of 100 MB/s goes after 2 s of a stream of 256 KiB messages, its
 //          interface down or the switch behind it silent, and comes back after 2 s more
+//   gibibyte   1 GiB in messages of 256 KiB; one of two rails of 100 MB/s goes after 2 s and stays
+//          away; every byte is compared
 //   cuts   that many cuts at random moments, of either rail at either host, down or silent, 0 to
 //          400 ms long, while messages of random sizes go both ways, of which every byte is
 //          compared
@@ -253,6 +255,61 @@ void cut(int rounds) {
   }
 }
 
+void gibibyte(int rounds) {
+  constexpr std::uint64_t kMessages = 4096;
+  std::map<bool, std::array<std::vector<double>, 2>> found;
+  std::uint64_t wrong = 0;
+  std::uint64_t lost = 0;
+  const double rest = 100e6 * kPayload;
+  for (int round = 0; round < rounds; ++round) {
+    for (const bool silent : {false, true}) {
+      const TwoHosts hosts({100, 100});
+      Pair pair(hosts, "rails", 1);
+      StreamShape shape;
+      shape.seed = static_cast<std::uint64_t>(round) + 1;
+      shape.least_bytes = shape.most_bytes = 256 << 10;
+      shape.under_way = 10;
+      std::vector<Arrival> arrivals;
+      std::uint64_t asked = 0;
+      std::uint64_t sent = 0;
+      Received received;
+      const Clock::time_point begin = Clock::now();
+      std::thread sending = on_host(hosts, 0, [&] {
+        sent = send_stream(*pair.connections.front().sender, shape,
+                           [&] { return ++asked > kMessages - shape.under_way; });
+      });
+      std::thread receiving = on_host(hosts, 1, [&] {
+        received =
+            receive_stream(*pair.connections.front().receiver, shape, [&](std::size_t bytes) {
+              arrivals.push_back({Clock::now(), bytes});
+            });
+      });
+      std::this_thread::sleep_until(begin + 2s);
+      const Clock::time_point cut_at = Clock::now();
+      silent ? hosts.silence(1, 0) : hosts.down(1, 0);
+      sending.join();
+      receiving.join();
+      const Clock::time_point over = arrivals.back().at;
+      Clock::time_point flowing = cut_at;
+      for (Clock::time_point at = cut_at; at + 100ms < over; at += 5ms) {
+        if (rate(arrivals, at, at + 100ms) < 0.9 * rest) flowing = at + 5ms;
+      }
+      found[silent][0].push_back(seconds(flowing - cut_at));
+      found[silent][1].push_back(rate(arrivals, flowing, over) / rest);
+      wrong += received.wrong + received.late;
+      lost += sent - received.messages + (kMessages - sent);
+    }
+  }
+  std::printf("\n%-44s%10s%10s\n", "1 GiB, one of two rails goes for good", "flowing s", "rest");
+  for (auto& [silent, columns] : found) {
+    const char* const how = silent ? "the switch drops all" : "its interface goes down";
+    std::printf("%-44s%10.3f%10.3f\n", how, median(columns[0]), median(columns[1]));
+    report(fmt::format("1 GiB, {}: flowing, s", how), median(columns[0]));
+    report(fmt::format("1 GiB, {}: of the rest", how), median(columns[1]));
+  }
+  std::printf("%d transfers: %lu messages lost, %lu wrong\n", 2 * rounds, lost, wrong);
+}
+
 void cuts(int count) {
   const TwoHosts hosts({60, 60});
   Pair pair(hosts, "rails", 2);
@@ -322,10 +379,11 @@ int main(int argc, char** argv) {
       what.push_back(argument);
     }
   }
-  if (what.empty()) what = {"rates", "cut", "cuts"};
+  if (what.empty()) what = {"rates", "cut", "gibibyte", "cuts"};
   for (const std::string& each : what) {
     if (each == "rates") rates(rounds);
     if (each == "cut") cut(rounds);
+    if (each == "gibibyte") gibibyte(rounds);
     if (each == "cuts") cuts(count);
     std::fflush(stdout);
   }
