@@ -180,6 +180,7 @@ def test_psm2_over_its_shared_memory(program: Program) -> None:
 def test_gpu_memory_over_psm2(program: Program, like: str) -> None:
     stand_ins = Path(BUILD or "", "tests").resolve()
     environment = {
+        "CUDA_VISIBLE_DEVICES": "0,1",
         "PSM2_CUDA": "1",
         "ROPEWALK_PSM2_DEVICE": "shm",
         "ROPEWALK_PSM2_LIBRARY": str(stand_ins / "libadapter_libpsm2.so"),

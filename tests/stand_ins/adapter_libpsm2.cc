@@ -301,6 +301,9 @@ EXPORT abi::Error psm2_error_register_handler(abi::Endpoint* endpoint, abi::Erro
   return real<abi::RegisterHandler>("psm2_error_register_handler")(endpoint, handler);
 }
 EXPORT abi::Error psm2_init(int* major, int* minor) {
+  // A build with CUDA has no other mode than libpsm2's own choice, cma-get. (In mode none a thread
+  // that drives two endpoints waits inside psm2_poll for messages of more than 2 MiB for ever.)
+  if (is("cuda")) unsetenv("PSM2_KASSIST_MODE");
   return is("no_init") ? kNoInit : real<abi::Init>("psm2_init")(major, minor);
 }
 EXPORT const char* psm2_error_get_string(abi::Error error) {
