@@ -12,6 +12,8 @@ rw_schedule_tests(tune_test "AgainstTheSimulator|^PlannedChoice|^PlannedCandidat
 
 # It reads its settings when it is loaded, and looks now and then whether they have changed since.
 rw_schedule_tests(software_sisci_test "." OWN_PROCESS)
+# They fork, and each child initialises libpsm2, which no other test may have done before.
+rw_schedule_tests(transport_test "Psm2Gpu" OWN_PROCESS)
 
 rw_schedule_tests(executor_test "^Block.RunsEverySchedule" COST 10)
 rw_schedule_tests(executor_test "^Walker.Runs(EverySchedule|PlansRightWhoseStepsLag)" COST 5)

@@ -118,11 +118,12 @@ INSIDE: dict[str, Folder] = {
     ),
     "transport/emulated": folder("transport"),
     "transport/messaging/tcp": folder("transport", namespaces=("ropewalk::transport::tcp",)),
-    # Side channels are made as the connections of tcp are.
+    # Side channels are made as the connections of tcp are. libfabric and libpsm2 take memory of
+    # GPUs, which CUDA's driver says whose it is.
     "transport/messaging": folder(
-        *("transport", "transport/messaging/tcp"), namespaces=("ropewalk::transport::messaging",)
+        *("transport", "transport/messaging/tcp", "transport/window/device"),
+        namespaces=("ropewalk::transport::messaging",),
     ),
-    # libfabric takes memory of GPUs, which CUDA's driver says whose it is.
     "transport/messaging/ofi": folder(
         *("transport", "transport/messaging", "transport/messaging/tcp"),
         "transport/window/device",
@@ -130,6 +131,7 @@ INSIDE: dict[str, Folder] = {
     ),
     "transport/messaging/psm2": folder(
         *("transport", "transport/messaging", "transport/messaging/tcp"),
+        "transport/window/device",
         namespaces=("ropewalk::transport::psm2", "ropewalk::transport::psm2::abi"),
     ),
     # Made of others, by their names; patterns are those of the messaging libraries.

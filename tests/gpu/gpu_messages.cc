@@ -1,7 +1,7 @@
 // Moves messages between two processes by a transport that takes GPU memory: verified, then latency
 // and bandwidth for each size. Needs a machine with GPUs, and no CUDA to build.
 //
-//   gpu_messages [--transport cuda_ipc|sisci|ofi] [--gpus A,B] [--memory LIST] [--max BYTES]
+//   gpu_messages [--transport cuda_ipc|sisci|ofi|psm2] [--gpus A,B] [--memory LIST] [--max BYTES]
 //                [--connections N] [--rounds N] [--library NAME]
 //
 // Over sisci (settings SISCI_LIBRARY, and SOFTWARE_SISCI_SETTINGS of the software library) the

@@ -170,6 +170,33 @@ def test_no_pcie_bridges_are_no_failure(program: Program) -> None:
 def test_psm2_over_its_shared_memory(program: Program) -> None:
     done = program("doctor", "--only", "fabrics", env={"ROPEWALK_PSM2_DEVICE": "shm"})
     assert "passed    psm2 on psm2_shm" in done.stdout, done.stdout
+    words = "skipped   GPU memory on psm2_shm: not taken: this libpsm2 was built without CUDA"
+    assert words in done.stdout, done.stdout
+
+
+# By stand-ins for libpsm2 and CUDA.
+@pytest.mark.skipif(not find_library("psm2"), reason="libpsm2 is not installed")
+@pytest.mark.parametrize("like", ["cuda", "cuda,damage_to=1"])
+def test_gpu_memory_over_psm2(program: Program, like: str) -> None:
+    stand_ins = Path(BUILD or "", "tests").resolve()
+    environment = {
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "PSM2_CUDA": "1",
+        "ROPEWALK_PSM2_DEVICE": "shm",
+        "ROPEWALK_PSM2_LIBRARY": str(stand_ins / "libadapter_libpsm2.so"),
+        "ROPEWALK_CUDA_LIBRARY": str(stand_ins / "libstand_in_cuda.so"),
+        "RW_ADAPTER_LIBPSM2": like,
+    }
+    for library in (environment["ROPEWALK_PSM2_LIBRARY"], environment["ROPEWALK_CUDA_LIBRARY"]):
+        if not Path(library).exists():
+            pytest.skip(f"there is no {library}")
+    done = program("doctor", "--only", "fabrics", env=environment)
+    if like == "cuda":
+        words = "passed    GPU memory on psm2_shm: GPU 0 (Stand-in 0): by GDRCopy; GPU 1"
+    else:
+        words = "failed    GPU memory on psm2_shm: GPU 0: memory of GPU 0 (Stand-in 0) does"
+    assert words in done.stdout, done.stdout
+    assert ("PSM2_GPUDIRECT=1" in done.stdout) == (like != "cuda")
 
 
 def test_a_missing_libpsm2_that_is_asked_for(program: Program) -> None:

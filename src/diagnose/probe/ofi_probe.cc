@@ -5,6 +5,7 @@
 #include "comm/runtime.h"
 #include "core/error.h"
 #include "core/settings.h"
+#include "diagnose/probe/gpu_messages.h"
 #include "diagnose/probe/locked_memory.h"
 #include "diagnose/probe/probe.h"
 #include "diagnose/probe/self_messages.h"
@@ -41,22 +42,6 @@ Check library(const ofi::Summary& found) {
   return check;
 }
 
-// Trials on each GPU, so that what NCCL would find is known before.
-Check gpu_memory(transport::Transport& over, int device, const std::string& name) {
-  Check check{.what = fmt::format("GPU memory on {}", name)};
-  const ofi::GpuTrials trials = ofi::try_gpu_memory(over, device);
-  check.found = trials.taken ? trials.words : "not taken: " + trials.words;
-  if (!trials.taken) {
-    check.outcome = Outcome::kSkipped;
-  } else if (!trials.right) {
-    check.outcome = Outcome::kFailed;
-    check.cause =
-        "the adapter does not reach the GPU's memory: nvidia-peermem, or the driver's dma-buf, the "
-        "IOMMU, PCIe access control services; OFI_GPU_MEMORY=off leaves it out";
-  }
-  return check;
-}
-
 }  // namespace
 
 Checks fabrics() {
@@ -76,7 +61,10 @@ Checks fabrics() {
         "the provider cannot reach this host from itself, or a firewall drops what it sends");
     check.what = fmt::format("{} on {}", found.provider, properties.name);
     checks.push_back(std::move(check));
-    checks.push_back(gpu_memory(*over, device, properties.name));
+    checks.push_back(gpu_messages(
+        ofi::try_gpu_memory(*over, device), properties.name,
+        "the adapter does not reach the GPU's memory: nvidia-peermem, or the driver's dma-buf, the "
+        "IOMMU, PCIe access control services; OFI_GPU_MEMORY=off leaves it out"));
   }
   return checks;
 }

@@ -55,11 +55,12 @@ Checks rdma();
 Checks sisci_adapters();
 
 /// Fabrics through libfabric: the library, the provider that is taken, the limit of locked memory,
-/// and messages of this host to itself over each device.
+/// and over each device messages of this host to itself, and to memory of each GPU and from it.
 Checks fabrics();
 
 /// Omni-Path through libpsm2: the library and its adapters, the limit of locked memory, access to
-/// the adapters, and messages of this host to itself over each.
+/// the adapters, and over each messages of this host to itself, and to memory of each GPU and from
+/// it.
 Checks omni_path();
 
 /// Rails: one connection of this host with itself over all devices of the setting RAILS; each of

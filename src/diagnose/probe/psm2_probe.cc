@@ -8,6 +8,7 @@
 #include "comm/runtime.h"
 #include "core/error.h"
 #include "core/settings.h"
+#include "diagnose/probe/gpu_messages.h"
 #include "diagnose/probe/locked_memory.h"
 #include "diagnose/probe/probe.h"
 #include "diagnose/probe/self_messages.h"
@@ -29,9 +30,8 @@ Check library(const psm2::Summary& found) {
   Check check{.what = "library and adapters"};
   if (found.why_none.empty()) {
     check.found =
-        fmt::format("{}{}{}", found.library,
-                    found.shared_memory ? ", over shared memory alone (PSM2_DEVICE=shm)" : "",
-                    found.gpu_memory ? ", takes GPU memory" : "");
+        fmt::format("{}{}", found.library,
+                    found.shared_memory ? ", over shared memory alone (PSM2_DEVICE=shm)" : "");
     return check;
   }
   check.found =
@@ -86,6 +86,11 @@ Checks omni_path() {
         "(psm2_shm.*), or a full one");
     check.what = fmt::format("psm2 on {}", properties.name);
     checks.push_back(std::move(check));
+    checks.push_back(gpu_messages(
+        psm2::try_gpu_memory(*over, device), properties.name,
+        "libpsm2 cannot copy this GPU's memory: the kernel module gdrdrv and libgdrapi (GDRCopy), "
+        "a driver hfi1 that was built with GPUDirect (PSM2_GPUDIRECT=1); it takes one GPU a "
+        "process; without PSM2_CUDA=1 messages go through host memory"));
   }
   return checks;
 }

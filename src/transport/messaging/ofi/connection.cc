@@ -120,12 +120,6 @@ std::unique_ptr<Registration> Connection::register_gpu(void* data, std::size_t b
                                               fabric_.register_gpu_memory(memory, access, given));
 }
 
-std::uint64_t Connection::gpu_checksum(const Region& region, const void* data, std::size_t bytes) {
-  std::vector<std::byte> copy(bytes);
-  region.gpu->fetch(copy.data(), reinterpret_cast<window::CuPointer>(data), bytes);
-  return messaging::wire_checksum(copy.data(), bytes);
-}
-
 void Connection::greet() {
   const std::span<const std::byte> address = fabric_.address();
   HelloNote hello{};

@@ -133,9 +133,6 @@ class Connection : public Member {
     }
     return dynamic_cast<FabricRegistration*>(registration);
   }
-  /// For VERIFY=all: copies the message to the host, and waits for that.
-  [[nodiscard]] static std::uint64_t gpu_checksum(const Region& region, const void* data,
-                                                  std::size_t bytes);
 
   /// Progress, of the endpoint and of this end.
   void drive() RW_REQUIRES(fabric_.mutex);

@@ -1,25 +1,20 @@
 #include "transport/messaging/ofi/gpu_trial.h"
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <thread>
-#include <vector>
 
 #include "core/error.h"
-#include "core/random.h"
-#include "transport/messaging/verification.h"
+#include "transport/messaging/gpus.h"
 
 namespace ropewalk::transport::ofi {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Blocks of its own, which an adapter may be given.
-constexpr std::size_t kGpuBytes = std::size_t{2} << 20;
+constexpr std::size_t kGpuBytes = messaging::TrialMemory::kGpuBytes;
 // More than a packet, and no multiple of anything.
 constexpr std::size_t kTrialBytes = 65'543;
 constexpr auto kTrialPatience = std::chrono::seconds(2);
@@ -50,51 +45,48 @@ class Trial {
   Trial(Endpoint& endpoint, window::Gpu& gpu, Means means) RW_NO_THREAD_ANALYSIS
       : endpoint_(endpoint),
         gpu_(gpu),
-        buffer_(gpu, kGpuBytes, window::DeviceBuffer::From::kAllocator),
-        host_(2 * kTrialBytes),
-        pattern_(kTrialBytes) {
+        memory_(gpu, kTrialBytes) {
     constexpr std::uint64_t kAll =
         FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
     window::GpuMemory memory;
     memory.gpu = &gpu;
-    memory.data = buffer_.data();
+    memory.data = memory_.gpu_data();
     memory.bytes = kGpuBytes;
     const std::string refused = endpoint.register_by(means, memory, kAll, nullptr, of_gpu_);
     if (!refused.empty()) throw Error(Errc::kSystem, "{}", refused);
-    of_host_ = endpoint.register_memory(host_.data(), host_.size(), kAll);
+    of_host_ = endpoint.register_memory(memory_.host().data(), memory_.host().size(), kAll);
   }
 
   void run() RW_NO_THREAD_ANALYSIS {
-    std::byte* const sent = host_.data();
-    std::byte* const seen = sent + kTrialBytes;
-    std::byte* const on_gpu = static_cast<std::byte*>(buffer_.pointer());
+    std::byte* const sent = memory_.sent();
+    std::byte* const seen = memory_.seen();
+    std::byte* const on_gpu = memory_.on_gpu();
     const bool confirmed = endpoint_.device().large == LargePath::kWriteConfirmed;
 
     // As messages arrive: written by RMA, then flushed by a read.
-    draw({sent, kTrialBytes});
-    gpu_.fill(buffer_.data(), seen, kTrialBytes);
+    memory_.draw_on_host(kTrialBytes);
+    gpu_.fill(memory_.gpu_data(), seen, kTrialBytes);
     move("an RMA write to it", [&](Operation& operation) RW_NO_THREAD_ANALYSIS {
       return write(on_gpu, of_gpu_, sent, of_host_, confirmed, operation);
     });
-    arrives("an RMA read of it", seen, [&](Operation& operation) RW_NO_THREAD_ANALYSIS {
+    arrives("an RMA read of it", [&](Operation& operation) RW_NO_THREAD_ANALYSIS {
       return read(on_gpu, of_gpu_, seen, of_host_, operation);
     });
     on_gpu_is("an RMA write to it", 0);
 
     // As small ones get into it.
-    draw({sent, kTrialBytes});
+    memory_.draw_on_host(kTrialBytes);
     move("an RMA read into it", [&](Operation& operation) RW_NO_THREAD_ANALYSIS {
       return read(sent, of_host_, on_gpu, of_gpu_, operation);
     });
     on_gpu_is("an RMA read into it", 0);
 
     // As messages leave.
-    draw(pattern_);
-    gpu_.fill(buffer_.data(), pattern_.data(), kTrialBytes);
+    memory_.draw_on_gpu(kTrialBytes);
     move("an RMA write from it", [&](Operation& operation) RW_NO_THREAD_ANALYSIS {
       return write(seen, of_host_, on_gpu, of_gpu_, confirmed, operation);
     });
-    arrives("an RMA write from it", seen, [&](Operation& operation) RW_NO_THREAD_ANALYSIS {
+    arrives("an RMA write from it", [&](Operation& operation) RW_NO_THREAD_ANALYSIS {
       return read(seen, of_host_, sent, of_host_, operation);
     });
 
@@ -102,22 +94,12 @@ class Trial {
   }
 
  private:
-  void draw(std::span<std::byte> memory) {
-    std::uint64_t seed = 0;
-    fill_random(std::as_writable_bytes(std::span(&seed, 1)));
-    messaging::fill_pattern(memory, seed);
-    if (memory.data() != pattern_.data()) {
-      std::copy(memory.begin(), memory.end(), pattern_.begin());
-    }
-  }
-
   // As long messages go, where they are tagged.
   void run_tagged() RW_NO_THREAD_ANALYSIS {
     constexpr const char* kWhat = "a tagged message";
-    std::byte* const on_gpu = static_cast<std::byte*>(buffer_.pointer());
+    std::byte* const on_gpu = memory_.on_gpu();
     const std::uint64_t tag = endpoint_.next_tag();
-    draw(pattern_);
-    gpu_.fill(buffer_.data(), pattern_.data(), kTrialBytes);
+    memory_.draw_on_gpu(kTrialBytes);
     const auto receives = std::make_unique<Ended>();
     start(
         [&](Operation& operation) RW_NO_THREAD_ANALYSIS {
@@ -193,30 +175,25 @@ class Trial {
     }
     finish(what, *ended);
   }
-  // Until the pattern is at `seen`; each `call` gives what was under way some time.
+  // Until the pattern is seen; each `call` gives what was under way some time.
   template <typename Start>
-  void arrives(const char* what, const std::byte* seen, Start call) RW_NO_THREAD_ANALYSIS {
+  void arrives(const char* what, Start call) RW_NO_THREAD_ANALYSIS {
     const Clock::time_point since = Clock::now();
     do {
       move(what, call);
-      if (std::equal(pattern_.begin(), pattern_.end(), seen)) return;
+      if (memory_.is_seen()) return;
     } while (Clock::now() - since < kArrivalPatience);
     throw Error(Errc::kSystem, "{} reports success, but the pattern did not arrive", what);
   }
   void on_gpu_is(const char* what, std::size_t offset) {
-    std::vector<std::byte> fetched(kTrialBytes);
-    gpu_.fetch(fetched.data(), buffer_.data() + offset, kTrialBytes);
-    if (fetched != pattern_) {
-      throw Error(Errc::kSystem, "{} reports success, but the pattern is not in the GPU's memory",
-                  what);
-    }
+    if (memory_.is_on_gpu(offset)) return;
+    throw Error(Errc::kSystem, "{} reports success, but the pattern is not in the GPU's memory",
+                what);
   }
 
   Endpoint& endpoint_;
   window::Gpu& gpu_;
-  window::DeviceBuffer buffer_;
-  std::vector<std::byte> host_;     // what is sent, what is seen
-  std::vector<std::byte> pattern_;  // what was sent last
+  messaging::TrialMemory memory_;
   // These end before the memory.
   Region of_gpu_;
   Region of_host_;

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "transport/messaging/gpus.h"
 #include "transport/messaging/meeting.h"
 #include "transport/messaging/ofi/abi.h"
 #include "transport/messaging/ofi/receiver.h"
@@ -68,22 +69,6 @@ class Endpoints {
   std::mutex mutex_;
   std::shared_ptr<Endpoint> current_;
 };
-
-// The GPUs that this process uses already, so that a trial makes no context.
-std::vector<int> gpus_in_use(const window::DriverCuda& driver) {
-  std::vector<int> ordinals;
-  for (int ordinal = 0; ordinal < driver.gpus.count(); ++ordinal) {
-    window::CuDevice device = 0;
-    unsigned flags = 0;
-    int active = 0;
-    if (driver.cuda.primary_state != nullptr &&
-        driver.cuda.device_get(&device, ordinal) == window::kCuSuccess &&
-        driver.cuda.primary_state(device, &flags, &active) == window::kCuSuccess && active != 0) {
-      ordinals.push_back(ordinal);
-    }
-  }
-  return ordinals;
-}
 
 class Ofi final : public Transport {
  public:
@@ -168,26 +153,16 @@ class Ofi final : public Transport {
 
   void settle() override { linger_.settle(); }
 
-  [[nodiscard]] GpuTrials try_gpu_memory(int device) {
+  [[nodiscard]] messaging::GpuTrials try_gpu_memory(int device) {
     Endpoints& own = endpoints(device);
     if (!own.takes_gpu_memory()) return {false, true, own.device().why_no_gpu_memory};
     const std::shared_ptr<Endpoint> endpoint = own.take();
-    GpuTrials trials{true, true, {}};
-    for (int ordinal = 0; ordinal < cuda_->gpus.count(); ++ordinal) {
-      std::string words;
-      try {
-        window::Gpu& gpu = cuda_->gpus.at(ordinal);
-        const Lock lock(endpoint->mutex);
-        endpoint->check_gpu(gpu);
-        const std::optional<Means> means = endpoint->means_of(gpu);
-        words = fmt::format("{}: {}", gpu.name(), means ? ofi::name(*means) : "not tried");
-      } catch (const Error& error) {
-        words = fmt::format("GPU {}: {}", ordinal, error.what());
-        trials.right = false;
-      }
-      trials.words += (ordinal == 0 ? "" : "; ") + words;
-    }
-    return trials;
+    return messaging::try_each_gpu(*cuda_, [&](window::Gpu& gpu) {
+      const Lock lock(endpoint->mutex);
+      endpoint->check_gpu(gpu);
+      const std::optional<Means> means = endpoint->means_of(gpu);
+      return std::string(means ? ofi::name(*means) : "not tried");
+    });
   }
 
   [[nodiscard]] const Summary& summary() const noexcept { return summary_; }
@@ -205,15 +180,9 @@ class Ofi final : public Transport {
   Listing gpu_devices(const Config& config, const Library& library, Selection selection,
                       const std::vector<Device>& host) {
     if (config.text(Setting::kOfiGpuMemory) == "off") return {{}, "OFI_GPU_MEMORY=off"};
-    try {
-      cuda_ = std::make_shared<window::DriverCuda>(config.text(Setting::kCudaLibrary),
-                                                   config.duration(Setting::kTimeout));
-    } catch (const Error& error) {
-      return {{}, error.what()};
-    }
-    if (verify_ == Verify::kAll && cuda_->cuda.loads_lazily()) {
-      return {{}, fmt::format("VERIFY=all: {}", window::kWhyNotLazily)};
-    }
+    messaging::FoundCuda found = messaging::find_cuda(config);
+    if (found.cuda == nullptr) return {{}, std::move(found.why_not)};
+    cuda_ = std::move(found.cuda);
     dma_buf_ = FI_VERSION_GE(library.api(), kDmaBufSince);
     selection.provider = host.front().provider;
     return find_gpu_devices(library, selection);
@@ -230,7 +199,7 @@ class Ofi final : public Transport {
       try {
         const Endpoint::Gpus gpus{cuda_, verify_ != Verify::kOff};
         first = Endpoint::make(library, *offered, gpus);
-        for (const int ordinal : gpus_in_use(*cuda_)) {
+        for (const int ordinal : messaging::gpus_in_use(*cuda_)) {
           window::Gpu& gpu = cuda_->gpus.at(ordinal);
           const Lock lock(first->mutex);
           first->check_gpu(gpu);
@@ -286,7 +255,7 @@ bool worth_a_look(const Config& config) {
   });
 }
 
-GpuTrials try_gpu_memory(Transport& ofi, int device) {
+messaging::GpuTrials try_gpu_memory(Transport& ofi, int device) {
   return dynamic_cast<Ofi&>(ofi).try_gpu_memory(device);
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/settings.h"
+#include "transport/messaging/gpus.h"
 #include "transport/provider.h"
 #include "transport/transport.h"
 
@@ -46,14 +47,8 @@ struct Summary {
 };
 [[nodiscard]] const Summary& summary(const Transport& ofi);
 
-/// What came of GPU memory on a device.
-struct GpuTrials {
-  bool taken = false;  ///< by the device
-  bool right = true;   ///< of all GPUs that were tried
-  std::string words;   ///< by which means of each GPU, or why not
-};
 /// For diagnosis: tries memory of each GPU of this process, and makes a context on each for that.
-[[nodiscard]] GpuTrials try_gpu_memory(Transport& ofi, int device);
+[[nodiscard]] messaging::GpuTrials try_gpu_memory(Transport& ofi, int device);
 
 /// For `auto`. Whether libfabric is worth loading: OFI_PROVIDER names a provider, or the system
 /// knows adapters of a kind that libfabric drives. Loading takes up to half a second.

@@ -18,10 +18,9 @@
 #include "transport/messaging/ofi/ofi.h"
 #include "transport/messaging/ofi/testing/stand_in.h"
 #include "transport/messaging/ofi/wire.h"
+#include "transport/messaging/testing/gpu_connection.h"
 #include "transport/window/device/exported_memory.h"
 #include "transport/window/device/gpu_memory.h"
-#include "transport/window/device/testing/on_device.h"
-#include "transport/window/device/testing/stand_in.h"
 
 #ifdef RW_STAND_IN_LIBFABRIC
 
@@ -29,12 +28,11 @@ namespace ropewalk::transport::ofi {
 namespace {
 
 using ropewalk::testing::message_of;
+using ropewalk::transport::messaging::testing::GuardedBuffer;
+using ropewalk::transport::messaging::testing::Memory;
+using ropewalk::transport::messaging::testing::numbered;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using window::testing::GuardedBuffer;
-using window::testing::Memory;
-using window::testing::numbered;
-using window::testing::TestGpus;
 using Settings = std::vector<std::pair<const char*, std::string>>;
 using Sizes = std::vector<std::size_t>;
 
@@ -42,14 +40,7 @@ constexpr unsigned kHostAlone = static_cast<unsigned>(MemoryKind::kHost);
 constexpr unsigned kWithGpus = kHostAlone | static_cast<unsigned>(MemoryKind::kCuda);
 constexpr unsigned kWithDmaBuf = kWithGpus | static_cast<unsigned>(MemoryKind::kDmaBuf);
 
-// The lines of the log that have `text`.
-int lines_with(const std::string& text) {
-  int found = 0;
-  for (const std::string& line : heard()) found += line.find(text) != std::string::npos ? 1 : 0;
-  return found;
-}
-
-class OfiGpu : public ::testing::Test {
+class OfiGpu : public ::testing::Test, protected messaging::testing::GpuConnection {
  protected:
   OfiGpu() { cuda_.configure(""); }
   ~OfiGpu() override {
@@ -70,71 +61,13 @@ class OfiGpu : public ::testing::Test {
   }
   void connect(const std::string& fabric = "", const Settings& settings = {}) {
     open(fabric, settings);
-    connect_to_itself(*transport_, sender_, receiver_);
+    GpuConnection::connect(std::move(transport_));
   }
-  void close() {
-    sender_.reset();
-    receiver_.reset();
-    transport_.reset();
-  }
-  // The GPUs, which are in use from then on.
-  TestGpus& gpus() {
-    if (!gpus_) {
-      gpus_ = std::make_unique<TestGpus>(RW_STAND_IN_CUDA);
-      (void)gpus_->gpus.at(0);
-      (void)gpus_->gpus.at(1);
-    }
-    return *gpus_;
-  }
-  std::unique_ptr<GuardedBuffer> source(std::size_t bytes, Memory memory = Memory::kAllocator) {
-    return std::make_unique<GuardedBuffer>(gpus().gpus.at(0), bytes, memory, *sender_);
-  }
-  std::unique_ptr<GuardedBuffer> target(std::size_t bytes, Memory memory = Memory::kAllocator) {
-    return std::make_unique<GuardedBuffer>(gpus().gpus.at(1), bytes, memory, *receiver_);
-  }
-  // One message, which the receive comes before or after.
-  void move(const void* from, Registration* from_memory, void* to, Registration* to_memory,
-            std::size_t bytes, bool receive_first) {
-    const ReceiveBuffer buffer{to, bytes, 3, to_memory};
-    std::unique_ptr<Request> receive;
-    std::unique_ptr<Request> send;
-    if (receive_first)
-      until([&] { return (receive = receiver_->receive({&buffer, 1})) != nullptr; });
-    int polls = 0;
-    until([&] {
-      if (!send) send = sender_->send(from, bytes, 3, from_memory);
-      if (!receive && ++polls > 20) receive = receiver_->receive({&buffer, 1});
-      const bool sent = send && send->test();
-      return receive && receive->test() && sent;
-    });
-  }
-  bool exchange(GuardedBuffer& from, GuardedBuffer& to, std::size_t bytes,
-                bool receive_first = true) {
-    const std::vector<char> out = numbered(bytes, ++messages_);
-    std::vector<char> in(bytes, 'x');
-    from.fill(out.data(), bytes);
-    to.fill(in.data(), bytes);
-    move(from.data(), from.registration(), to.data(), to.registration(), bytes, receive_first);
-    to.fetch(in.data(), bytes);
-    return in == out;
-  }
-  bool exchange_host(std::size_t bytes) {
-    const std::vector<char> out = numbered(bytes, ++messages_);
-    std::vector<char> in(bytes, 'x');
-    move(out.data(), nullptr, in.data(), nullptr, bytes, true);
-    return in == out;
-  }
-  [[nodiscard]] unsigned kinds() const { return transport_->properties(0).memory_kinds; }
   [[nodiscard]] std::string why_not() const { return summary(*transport_).gpu_memory.at(0); }
 
   Hearing hearing_;
   StandInFabric fabric_;
   window::testing::StandIn cuda_;
-  std::unique_ptr<TestGpus> gpus_;
-  std::unique_ptr<Transport> transport_;
-  std::unique_ptr<SendConnection> sender_;
-  std::unique_ptr<ReceiveConnection> receiver_;
-  std::size_t messages_ = 0;
 };
 
 // ---- what a device claims ----------------------------------------------------------------------
@@ -471,17 +404,8 @@ TEST_P(OfiGpuPaths, AllSizesBothOrdersAllKinds) {
     for (const bool receive_first : {true, false}) {
       SCOPED_TRACE(fmt::format("{} bytes, {}", bytes, receive_first));
       EXPECT_TRUE(exchange(*from, *to, bytes, receive_first));
-      // Host memory to a GPU, and back.
-      const std::vector<char> out = numbered(bytes, ++messages_);
-      std::vector<char> in(bytes, 'x');
-      to->fill(in.data(), bytes);
-      move(out.data(), nullptr, to->data(), to->registration(), bytes, receive_first);
-      to->fetch(in.data(), bytes);
-      EXPECT_EQ(in, out);
-      from->fill(out.data(), bytes);
-      std::vector<char> back(bytes, 'x');
-      move(from->data(), from->registration(), back.data(), nullptr, bytes, receive_first);
-      EXPECT_EQ(back, out);
+      EXPECT_TRUE(exchange_to_gpu(*to, bytes, receive_first));
+      EXPECT_TRUE(exchange_from_gpu(*from, bytes, receive_first));
       EXPECT_TRUE(exchange_host(bytes));
     }
   }
@@ -691,7 +615,7 @@ INSTANTIATE_TEST_SUITE_P(LongMessages, OfiGpuChecksums, ::testing::Values("auto"
 
 TEST_F(OfiGpu, DiagnosisTriesEachGpu) {
   open("address=22");
-  GpuTrials trials = try_gpu_memory(*transport_, 0);
+  messaging::GpuTrials trials = try_gpu_memory(*transport_, 0);
   EXPECT_TRUE(trials.taken);
   EXPECT_TRUE(trials.right);
   EXPECT_EQ(trials.words, "GPU 0 (Stand-in 0): by dma-buf; GPU 1 (Stand-in 1): by dma-buf");

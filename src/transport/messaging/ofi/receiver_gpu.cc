@@ -4,6 +4,7 @@
 #include <deque>
 #include <utility>
 
+#include "transport/messaging/gpus.h"
 #include "transport/messaging/ofi/receiver.h"
 #include "transport/simple_requests.h"
 
@@ -146,7 +147,8 @@ void Receiver::on_gpu_checked(Posted& posted, const std::string& error) {
   if (failed()) return;
   try {
     if (!error.empty()) throw Error(Errc::kPeerLost, "flushing GPU memory: {}", error);
-    if (gpu_checksum(posted.gpu->region, posted.buffer.data, posted.bytes) != posted.checksum) {
+    if (messaging::gpu_checksum(*posted.gpu->region.gpu, posted.buffer.data, posted.bytes) !=
+        posted.checksum) {
       return fail_checksum(posted.bytes);
     }
     end(posted);

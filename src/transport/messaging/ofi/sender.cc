@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "transport/messaging/gpus.h"
 #include "transport/simple_requests.h"
 
 namespace ropewalk::transport::ofi {
@@ -495,8 +496,9 @@ void Sender::tell_done(SendRequest& request) {
 
 std::uint64_t Sender::checksum_of(const SendRequest& request) const {
   if (verify_ != Verify::kAll) return 0;
-  return request.gpu != nullptr ? gpu_checksum(*request.gpu, request.body, request.bytes)
-                                : wire_checksum(request.body, request.bytes);
+  return request.gpu != nullptr
+             ? messaging::gpu_checksum(*request.gpu->gpu, request.body, request.bytes)
+             : wire_checksum(request.body, request.bytes);
 }
 
 void Sender::attend() {

@@ -11,7 +11,6 @@
 #include "core/log.h"
 #include "core/random.h"
 #include "transport/messaging/psm2/setup_threads.h"
-#include "transport/simple_requests.h"
 
 namespace ropewalk::transport::psm2 {
 namespace {
@@ -60,27 +59,14 @@ std::uint64_t shared_memory_identity() {
 
 }  // namespace
 
-std::unique_ptr<Registration> MemoryOfKind::make(const Library& library, const void* data,
-                                                 std::size_t bytes, MemoryKind kind) {
-  if (kind == MemoryKind::kCuda && library.takes_gpu_memory()) {
-    return std::make_unique<MemoryOfKind>(kind);
-  }
-  return HostRegistration::make(data, bytes, kind);
-}
-
-std::uint32_t flags_of(const Registration* registration) {
-  return registration != nullptr && registration->kind() == MemoryKind::kCuda
-             ? abi::kFlagGdrCopyOnly
-             : 0;
-}
-
-Connection::Connection(Lease lease, SideChannel side, std::string peer, Verify verify,
+Connection::Connection(Lease lease, SideChannel side, std::string peer, Verify verify, Gpus& gpus,
                        tcp::Linger& linger, bool receives)
     : lease_(std::move(lease)),
       port_(*lease_),
       side_(std::move(side)),
       peer_name_(std::move(peer)),
       verify_(verify),
+      gpus_(gpus),
       seed_(random_value<std::uint64_t>()),
       linger_(linger),
       receives_(receives) {}

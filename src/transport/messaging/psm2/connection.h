@@ -40,6 +40,7 @@
 
 #include "core/error.h"
 #include "transport/messaging/psm2/endpoint.h"
+#include "transport/messaging/psm2/gpus.h"
 #include "transport/messaging/side_channel.h"
 #include "transport/messaging/tcp/connection.h"
 #include "transport/messaging/verification.h"
@@ -63,26 +64,12 @@ inline constexpr std::uint32_t kProbe = 0x80000000;
 /// All bits of a word are matched.
 inline constexpr std::uint32_t kWhole = 0xffffffff;
 
-/// Memory that was registered with an end.
-class MemoryOfKind final : public Registration {
- public:
-  static std::unique_ptr<Registration> make(const Library& library, const void* data,
-                                            std::size_t bytes, MemoryKind kind);
-  explicit MemoryOfKind(MemoryKind kind) : kind_(kind) {}
-  [[nodiscard]] MemoryKind kind() const noexcept override { return kind_; }
-
- private:
-  MemoryKind kind_;
-};
-/// libpsm2's flags for a message in this memory.
-std::uint32_t flags_of(const Registration* registration);
-
 /// Threads: those of the connection, and those that drive the endpoint. All functions but the
 /// constructor are called with its mutex held.
 class Connection : public Member {
  public:
-  Connection(Lease lease, SideChannel side, std::string peer, Verify verify, tcp::Linger& linger,
-             bool receives);
+  Connection(Lease lease, SideChannel side, std::string peer, Verify verify, Gpus& gpus,
+             tcp::Linger& linger, bool receives);
   ~Connection() override;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -117,6 +104,8 @@ class Connection : public Member {
   /// The peer was closed, and this endpoint has been polled long enough since to have got all that
   /// it had sent.
   [[nodiscard]] bool drained() const RW_REQUIRES(port_.mutex);
+  /// Of a small window each message is asked for (kFlagSync), since no probe fits in.
+  [[nodiscard]] bool asks_for_each() const noexcept { return kPieceUnits > window_ / 2; }
   /// The connection is made; the helper thread is not needed for it any more.
   void end_setup() RW_REQUIRES(port_.mutex);
 
@@ -132,6 +121,7 @@ class Connection : public Member {
   SideChannel side_;
   const std::string peer_name_;
   const Verify verify_;
+  Gpus& gpus_;
   std::uint64_t seed_ = 0;  // of the pattern
   bool greeted_ = false;
   bool verifies_ = false;             // both ends want it

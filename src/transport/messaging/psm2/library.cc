@@ -217,8 +217,12 @@ std::string Library::initialise() {
   if (major != abi::kMajor) return fmt::format("its interface is {}, not 2.x", version_);
   several_endpoints_ = capabilities_(abi::kCapSeveralEndpoints) == abi::kCapSeveralEndpoints;
   std::uint32_t features = 0;
-  gpu_memory_ = query(abi::kQueryFeatures, &features, 0, nullptr) == abi::kOk &&
-                (features & abi::kFeatureCuda) != 0 && environment("PSM2_CUDA") == "1";
+  if (query(abi::kQueryFeatures, &features, 0, nullptr) != abi::kOk ||
+      (features & abi::kFeatureCuda) == 0) {
+    why_no_gpu_memory_ = "this libpsm2 was built without CUDA";
+  } else if (environment("PSM2_CUDA") != "1") {
+    why_no_gpu_memory_ = "PSM2_CUDA=1 is not in the environment";
+  }
   return {};
 }
 

@@ -31,8 +31,8 @@ class Library {
   [[nodiscard]] bool shared_memory() const noexcept { return shared_memory_; }
   /// "2.2"
   [[nodiscard]] const std::string& version_text() const noexcept { return version_; }
-  /// Whether it was built with CUDA, and PSM2_CUDA=1 lets it take GPU memory.
-  [[nodiscard]] bool takes_gpu_memory() const noexcept { return gpu_memory_; }
+  /// Empty where it was built with CUDA, and PSM2_CUDA=1 lets it take GPU memory.
+  [[nodiscard]] const std::string& why_no_gpu_memory() const noexcept { return why_no_gpu_memory_; }
   [[nodiscard]] bool several_endpoints() const noexcept { return several_endpoints_; }
   /// libpsm2's words for an error code.
   [[nodiscard]] std::string words(abi::Error error) const;
@@ -77,9 +77,9 @@ class Library {
 
   void* handle_;
   bool shared_memory_;
-  bool gpu_memory_ = false;
   bool several_endpoints_ = false;
   std::string version_;
+  std::string why_no_gpu_memory_;
   abi::RegisterHandler register_handler_ = nullptr;
   abi::Init init_ = nullptr;
   abi::ErrorString error_string_ = nullptr;

@@ -281,5 +281,55 @@ TEST(Psm2FlowControl, ASenderNeverWaitsInsideTheLibrary) {
   EXPECT_EQ(child.wait(), 0);
 }
 
+// Messages of a small window are asked for, and the receiver may never be called again.
+TEST(Psm2FlowControl, ASmallWindowsSendsEndWhenTheirReceivesHave) {
+  constexpr std::size_t kConnections = 24;  // from the 22nd on windows are the smallest
+  // The first ones may still be seen by the thread that polls while connections are made.
+  constexpr int kMessages = 10;
+  Child child([](int socket) {
+    const auto transport = make_transport(over_shared_memory());
+    std::vector<std::unique_ptr<ReceiveConnection>> receivers(kConnections);
+    for (auto& receiver : receivers) {
+      const auto listener = transport->listen(0);
+      write_all(socket, listener->handle().data(), kHandleBytes);
+      poll_until([&] { return (receiver = listener->accept()) != nullptr; });
+      poll_until([&] { return receiver->ready(); });
+    }
+    std::vector<char> in(100);
+    for (auto& receiver : receivers) {
+      for (int i = 0; i < kMessages; ++i) {
+        const ReceiveBuffer buffer{in.data(), in.size(), 5, nullptr};
+        const auto receive = receiver->receive({&buffer, 1});
+        write_all(socket, "r", 1);
+        poll_until([&] { return receive->test().has_value(); });
+        char ended = 0;
+        read_all(socket, &ended, 1);  // and polls no more
+      }
+    }
+    return 0;
+  });
+  const auto transport = make_transport(over_shared_memory());
+  std::vector<std::unique_ptr<SendConnection>> senders(kConnections);
+  for (auto& sender : senders) {
+    Handle handle{};
+    read_all(child.socket(), handle.data(), handle.size());
+    const auto connector = transport->connect(0, handle);
+    poll_until([&] { return (sender = connector->poll()) != nullptr; });
+    poll_until([&] { return sender->ready(); });
+  }
+  const std::vector<char> out(100);
+  std::unique_ptr<Request> send;
+  for (auto& sender : senders) {
+    for (int i = 0; i < kMessages; ++i) {
+      char posted = 0;
+      read_all(child.socket(), &posted, 1);
+      poll_until([&] { return (send = sender->send(out.data(), 100, 5, nullptr)) != nullptr; });
+      poll_until([&] { return send->test().has_value(); });
+      write_all(child.socket(), "e", 1);
+    }
+  }
+  EXPECT_EQ(child.wait(), 0);
+}
+
 }  // namespace
 }  // namespace ropewalk::transport::psm2

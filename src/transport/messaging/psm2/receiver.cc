@@ -22,9 +22,9 @@ constexpr std::int32_t kMostHeld = 256;
 
 }  // namespace
 
-Receiver::Receiver(Lease lease, SideChannel side, std::string peer, Verify verify,
+Receiver::Receiver(Lease lease, SideChannel side, std::string peer, Verify verify, Gpus& gpus,
                    tcp::Linger& linger)
-    : Connection(std::move(lease), std::move(side), std::move(peer), verify, linger, true) {
+    : Connection(std::move(lease), std::move(side), std::move(peer), verify, gpus, linger, true) {
   join();
 }
 
@@ -58,11 +58,12 @@ bool Receiver::ready() RW_NO_THREAD_ANALYSIS {
 
 std::unique_ptr<Registration> Receiver::register_memory(void* data, std::size_t bytes,
                                                         MemoryKind kind) {
-  return MemoryOfKind::make(port_.library(), data, bytes, kind);
+  return gpus_.register_memory(port_, data, bytes, kind);
 }
 
 std::unique_ptr<Request> Receiver::receive(std::span<const ReceiveBuffer> buffers) {
   check_buffers(buffers, kMaxGroup, kMaxMessageBytes);
+  for (const ReceiveBuffer& each : buffers) check_holds(each.registration, each.data, each.bytes);
   Connection::throw_if_failed();
   if (port_.connecting()) return nullptr;  // the mutex may be held for long
   if (active_ >= kMaxRequests) {
@@ -86,7 +87,7 @@ std::unique_ptr<Request> Receiver::receive(std::span<const ReceiveBuffer> buffer
 }
 
 std::unique_ptr<Request> Receiver::flush(std::span<const ReceiveBuffer> buffers) {
-  // GPU memory is written by the CPU or the driver: libpsm2 ends a receive when that is done.
+  // With kFlagGdrCopyOnly the CPU writes GPU memory: libpsm2 ends a receive when that is done.
   return std::make_unique<FinishedRequest>(std::vector<std::size_t>(buffers.size(), 0));
 }
 
@@ -165,18 +166,28 @@ void Receiver::look_at(Posted& posted) {
                                              status.received_bytes, system_words(error), advice));
   }
   posted.bytes = status.received_bytes;
-  if (sums_ &&
-      (status.tag.words[2] ^ nonce_) !=
-          static_cast<std::uint32_t>(messaging::wire_checksum(buffer.data, posted.bytes))) {
-    return fail(Errc::kPeerLost,
-                fmt::format("a message of {} bytes arrived with a wrong checksum", posted.bytes));
-  }
-  // The sender of a long message learns of this with a poll that follows it, and nobody may call
-  // here again.
-  if (posted.bytes > kEagerBytes) port_.poll();
+  if (sums_ && !checksum_is(judged, posted)) return;
+  // The sender of a long message, or of one that was asked for, learns of this with a poll that
+  // follows it, and nobody may call here again.
+  if (posted.bytes > kEagerBytes || asks_for_each()) port_.poll();
   ++arrived_;
   std::erase(posted_, &posted);
   posted.finished.store(true, std::memory_order_release);
+}
+
+bool Receiver::checksum_is(std::uint32_t expected, const Posted& posted) {
+  const ReceiveBuffer& buffer = posted.buffer;
+  try {
+    if (static_cast<std::uint32_t>(checksum_of(buffer.registration, buffer.data, posted.bytes)) ==
+        expected) {
+      return true;
+    }
+    fail(Errc::kPeerLost,
+         fmt::format("a message of {} bytes arrived with a wrong checksum", posted.bytes));
+  } catch (const Error& error) {  // of a copy from GPU memory
+    fail(error.code(), error.what());
+  }
+  return false;
 }
 
 void Receiver::on_greeted() {

@@ -18,7 +18,8 @@ namespace ropewalk::transport::psm2 {
 
 class Receiver final : public ReceiveConnection, private Connection {
  public:
-  Receiver(Lease lease, SideChannel side, std::string peer, Verify verify, tcp::Linger& linger);
+  Receiver(Lease lease, SideChannel side, std::string peer, Verify verify, Gpus& gpus,
+           tcp::Linger& linger);
   ~Receiver() override;
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
@@ -54,6 +55,9 @@ class Receiver final : public ReceiveConnection, private Connection {
   bool take_what_came(Posted& posted) RW_REQUIRES(port_.mutex);
   void take_what_came(std::span<Posted* const> all) RW_REQUIRES(port_.mutex);
   void look_at(Posted& posted) RW_REQUIRES(port_.mutex);
+  /// Of a message that has come, with VERIFY=all. One that is wrong fails the connection.
+  [[nodiscard]] bool checksum_is(std::uint32_t expected, const Posted& posted)
+      RW_REQUIRES(port_.mutex);
   void judge_trials() RW_REQUIRES(port_.mutex);
   void attend_probe() RW_REQUIRES(port_.mutex);
   /// Cancels the receives that libpsm2 gives back. @return whether those were all

@@ -22,8 +22,12 @@ constexpr std::size_t kPacketBytes = 32;
 
 class SendRequest final : public Request {
  public:
-  SendRequest(Sender& sender, std::size_t message_bytes, unsigned queue_units)
-      : bytes(message_bytes), units(queue_units), sender_(sender), sizes_{message_bytes} {}
+  SendRequest(Sender& sender, std::size_t message_bytes, unsigned queue_units, bool until_probed)
+      : bytes(message_bytes),
+        units(queue_units),
+        probed(until_probed),
+        sender_(sender),
+        sizes_{message_bytes} {}
   ~SendRequest() override RW_NO_THREAD_ANALYSIS {
     if (finished.load(std::memory_order_acquire)) return;
     const Spin lock(sender_.port_.mutex);
@@ -51,6 +55,7 @@ class SendRequest final : public Request {
 
   const std::size_t bytes;
   const unsigned units;
+  const bool probed;  // its units count until a later probe was met, not until it has ended
   abi::QueueRequest* queued = nullptr;
   std::atomic<bool> finished = false;
 
@@ -59,8 +64,9 @@ class SendRequest final : public Request {
   std::array<std::size_t, 1> sizes_;
 };
 
-Sender::Sender(Lease lease, SideChannel side, std::string peer, Verify verify, tcp::Linger& linger)
-    : Connection(std::move(lease), std::move(side), std::move(peer), verify, linger, false) {
+Sender::Sender(Lease lease, SideChannel side, std::string peer, Verify verify, Gpus& gpus,
+               tcp::Linger& linger)
+    : Connection(std::move(lease), std::move(side), std::move(peer), verify, gpus, linger, false) {
   join();
 }
 
@@ -91,12 +97,13 @@ bool Sender::ready() RW_NO_THREAD_ANALYSIS {
 
 std::unique_ptr<Registration> Sender::register_memory(void* data, std::size_t bytes,
                                                       MemoryKind kind) {
-  return MemoryOfKind::make(port_.library(), data, bytes, kind);
+  return gpus_.register_memory(port_, data, bytes, kind);
 }
 
 std::unique_ptr<Request> Sender::send(const void* data, std::size_t bytes, std::uint32_t tag,
                                       Registration* registration) RW_NO_THREAD_ANALYSIS {
   check_buffer(data, bytes, kMaxMessageBytes);
+  check_holds(registration, data, bytes);
   throw_if_failed();
   if (!verified_ && !ready()) return nullptr;
   if (!port_.mutex.try_lock()) return nullptr;
@@ -106,7 +113,7 @@ std::unique_ptr<Request> Sender::send(const void* data, std::size_t bytes, std::
     throw_if_failed();
   }
   try {
-    return start(data, bytes, tag, flags_of(registration));
+    return start(data, bytes, tag, registration);
   } catch (const Error& error) {
     fail(error.code(), error.what());
     throw_if_failed();
@@ -118,8 +125,7 @@ unsigned Sender::units_of(std::size_t bytes) const {
   // Long messages have one packet in the queue until their receive is found.
   if (bytes > kEagerBytes) return to_itself() ? std::max(window_ / 8, 1U) : kPacketUnits;
   const unsigned units = bytes <= kPacketBytes ? kPacketUnits : kPieceUnits;
-  // In a small window each message is asked for (kFlagSync).
-  return units > window_ / 2 ? kPacketUnits : units;
+  return asks_for_each() ? kPacketUnits : units;
 }
 
 bool Sender::has_room(unsigned units) {
@@ -131,14 +137,16 @@ bool Sender::has_room(unsigned units) {
 }
 
 std::unique_ptr<SendRequest> Sender::start(const void* data, std::size_t bytes, std::uint32_t tag,
-                                           std::uint32_t flags) {
+                                           const Registration* registration) {
   const unsigned units = units_of(bytes);
   if (!has_room(units)) return nullptr;
-  const std::uint64_t judged = sums_ ? messaging::wire_checksum(data, bytes) : bytes;
+  const std::uint32_t flags = flags_of(registration);
+  const std::uint64_t judged = sums_ ? checksum_of(registration, data, bytes) : bytes;
   const abi::Tag full{{tag, identity_, nonce_ ^ static_cast<std::uint32_t>(judged)}};
-  auto request = std::make_unique<SendRequest>(*this, bytes, units);
-  const bool small_window = kPieceUnits > window_ / 2;
-  if (bytes <= kEagerBytes && flags == 0 && !small_window) {
+  const bool asked_for = asks_for_each();
+  const bool probed = to_itself() || (bytes <= kEagerBytes && !asked_for);
+  auto request = std::make_unique<SendRequest>(*this, bytes, units, probed);
+  if (bytes <= kEagerBytes && !asked_for && flags == 0) {
     const abi::Error error = port_.send(peer_->address, full, data, bytes);
     request->finished = true;
     check(error, "psm2_mq_send2");
@@ -146,7 +154,7 @@ std::unique_ptr<SendRequest> Sender::start(const void* data, std::size_t bytes, 
     sent(units);
   } else {
     request->finished = true;  // until it has begun
-    const std::uint32_t sync = bytes <= kEagerBytes ? abi::kFlagSync : 0;
+    const std::uint32_t sync = bytes <= kEagerBytes && asked_for ? abi::kFlagSync : 0;
     check(port_.start_send(peer_->address, flags | sync, full, data, bytes, request->queued),
           "psm2_mq_isend2");
     request->finished = false;
@@ -190,7 +198,7 @@ void Sender::look_at(SendRequest& request) {
     return fail(Errc::kPeerLost, fmt::format("a message of {} bytes: {}", request.bytes,
                                              port_.library().words(status.error)));
   }
-  if (to_itself()) {
+  if (request.probed) {
     sent(request.units);
   } else {
     under_way_ -= request.units;
@@ -250,7 +258,7 @@ void Sender::begin_trials() {
     std::size_t at = 0;
     for (std::size_t i = 0; i < kPatternBytes.size(); at += kPatternBytes[i++]) {
       if (i < trials_.size()) continue;
-      auto request = start(pattern_.data() + at, kPatternBytes[i], messaging::kPatternTag, 0);
+      auto request = start(pattern_.data() + at, kPatternBytes[i], messaging::kPatternTag, nullptr);
       if (request == nullptr) return;
       trials_.push_back(std::move(request));
     }

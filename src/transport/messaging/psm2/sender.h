@@ -16,7 +16,8 @@ class SendRequest;
 
 class Sender final : public SendConnection, private Connection {
  public:
-  Sender(Lease lease, SideChannel side, std::string peer, Verify verify, tcp::Linger& linger);
+  Sender(Lease lease, SideChannel side, std::string peer, Verify verify, Gpus& gpus,
+         tcp::Linger& linger);
   ~Sender() override;
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
@@ -31,7 +32,7 @@ class Sender final : public SendConnection, private Connection {
   friend class SendRequest;
 
   std::unique_ptr<SendRequest> start(const void* data, std::size_t bytes, std::uint32_t tag,
-                                     std::uint32_t flags) RW_REQUIRES(port_.mutex);
+                                     const Registration* registration) RW_REQUIRES(port_.mutex);
   [[nodiscard]] unsigned units_of(std::size_t bytes) const;
   /// To its own endpoint: libpsm2 keeps a copy of a message without a posted receive.
   [[nodiscard]] bool to_itself() const { return peer_id_ == port_.id(); }

@@ -1,90 +1,31 @@
-// For tests over the stand-in for libfabric: its own functions, and two ends of one process.
+// For tests over the stand-ins for libfabric.
 #pragma once
 
 #ifdef RW_STAND_IN_LIBFABRIC
 
-#include <dlfcn.h>
-
-#include <chrono>
-#include <cstdlib>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include "core/log.h"
 #include "core/settings.h"
-#include "transport/transport.h"
+#include "transport/messaging/testing/stand_in.h"
 
 namespace ropewalk::transport::ofi {
 
-/// A stand-in's own functions.
-class FabricFunctions {
+using messaging::testing::connect_to_itself;
+using messaging::testing::heard;
+using messaging::testing::Hearing;
+using messaging::testing::lines_with;
+using messaging::testing::until;
+
+class StandInFabric : public messaging::testing::StandInFunctions {
  public:
-  void configure(const std::string& text) const {
-    function<void (*)(const char*)>("configure")(text.c_str());
-  }
-  [[nodiscard]] long count(const char* name) const {
-    return function<long (*)(const char*)>("count")(name);
-  }
-
- protected:
-  /// @param prefix of the functions' names
-  FabricFunctions(const char* library, std::string prefix)
-      : library_(dlopen(library, RTLD_NOW)), prefix_(std::move(prefix)) {
-    if (library_ == nullptr) std::abort();
-  }
-
- private:
-  template <typename Function>
-  [[nodiscard]] Function function(const char* name) const {
-    return reinterpret_cast<Function>(dlsym(library_, (prefix_ + name).c_str()));
-  }
-
-  void* library_;
-  std::string prefix_;
-};
-
-class StandInFabric : public FabricFunctions {
- public:
-  StandInFabric() : FabricFunctions(RW_STAND_IN_LIBFABRIC, "stand_in_libfabric_") {}
+  StandInFabric() : StandInFunctions(RW_STAND_IN_LIBFABRIC, "stand_in_libfabric_") {}
 };
 
 #ifdef RW_STRICT_LIBFABRIC
 /// Of the stand-in for a provider that demands registration modes, and has NICs.
-class StrictFabric : public FabricFunctions {
+class StrictFabric : public messaging::testing::StandInFunctions {
  public:
-  StrictFabric() : FabricFunctions(RW_STRICT_LIBFABRIC, "strict_libfabric_") {}
+  StrictFabric() : StandInFunctions(RW_STRICT_LIBFABRIC, "strict_libfabric_") {}
 };
 #endif
-
-/// The log's lines since the Hearing began.
-inline std::vector<std::string>& heard() {
-  static std::vector<std::string> lines;
-  return lines;
-}
-class Hearing {
- public:
-  Hearing() {
-    heard().clear();
-    log::set_sink([](log::Level, std::uint32_t, const char* line) { heard().emplace_back(line); });
-  }
-  ~Hearing() { log::set_sink(nullptr); }
-  Hearing(const Hearing&) = delete;
-  Hearing& operator=(const Hearing&) = delete;
-};
-
-/// Repeats `step` until it gives true. @throws std::runtime_error after a minute
-template <typename Step>
-void until(Step step) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!step()) {
-    if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("hangs");
-    std::this_thread::yield();
-  }
-}
 
 /// Settings for the stand-ins for libfabric and CUDA.
 inline Config over_stand_ins() {
@@ -94,22 +35,6 @@ inline Config over_stand_ins() {
   config.set("OFI_LIBRARY", RW_STAND_IN_LIBFABRIC, "test");
   config.set("CUDA_LIBRARY", RW_STAND_IN_CUDA, "test");
   return config;
-}
-
-/// A connection of a device of `transport` to itself, ready at both ends.
-inline void connect_to_itself(Transport& transport, std::unique_ptr<SendConnection>& sender,
-                              std::unique_ptr<ReceiveConnection>& receiver, int device = 0) {
-  const auto listener = transport.listen(device);
-  const auto connector = transport.connect(device, listener->handle());
-  until([&] {
-    if (!sender) sender = connector->poll();
-    if (!receiver) receiver = listener->accept();
-    return sender && receiver;
-  });
-  until([&] {
-    const bool one = sender->ready();
-    return receiver->ready() && one;
-  });
 }
 
 }  // namespace ropewalk::transport::ofi
