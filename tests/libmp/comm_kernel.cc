@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -85,6 +86,30 @@ void exchange() {
   OK(comm_flush());
   OK(comm_deregister(&out_reg));
   OK(comm_deregister(&in_reg));
+}
+
+/* Waits of kernels and of the CPU count together: the k-th one is over when the k-th word came. */
+void readiness() {
+  comm_request_t ready;
+  OK(comm_prepare_wait_ready(rank));
+  OK(comm_prepare_wait_ready(rank));
+  comm_dev_descs* const descs = comm_prepared_requests();
+  OK(comm_send_ready(rank, &ready));
+  EXPECT(kernel::wait_geq(descs->ready[0]) == 0);
+  std::atomic<bool> told{false};
+  std::thread tells([&] {
+    usleep(20000);
+    told = true;
+    OK(comm_send_ready(rank, &ready));
+  });
+  EXPECT(kernel::wait_geq(descs->ready[1]) == 0);
+  EXPECT(told);
+  tells.join();
+  int is = 1;
+  OK(comm_test_ready(rank, &is));
+  EXPECT(!is);
+  OK(comm_send_ready(rank, &ready));
+  OK(comm_wait_ready(rank));
 }
 
 /* A set takes 32 of each kind, and what it refuses changes nothing. */
@@ -186,8 +211,11 @@ void lost_peer() {
 const struct {
   const char* name;
   void (*run)();
-} cases[] = {
-    {"exchange", exchange}, {"limits", limits}, {"refused", refused}, {"lost_peer", lost_peer}};
+} cases[] = {{"exchange", exchange},
+             {"readiness", readiness},
+             {"limits", limits},
+             {"refused", refused},
+             {"lost_peer", lost_peer}};
 
 }  // namespace
 

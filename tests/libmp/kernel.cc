@@ -222,24 +222,41 @@ void released_in_order() {
   OK(mp_wait(&one.requests[1]));
 }
 
-/* A descriptor that is used again starts nothing. */
+/* A descriptor that is used again starts nothing, also when its words are another request's. */
 void used_twice() {
-  Exchange one, next;
+  enum { kOthers = 4095 };
+  Exchange one;
   one.prepare(0, 8);
-  fill(source, 16, rank, 4);
+  fill(source, 8 + kOthers + 8, rank, 4);
   for (int k = 0; k < 3; ++k) EXPECT(kernel::send(one.start) == 0);
   EXPECT(kernel::wait(one.received) == 0 && kernel::signal(one.received) == 0);
   EXPECT(kernel::wait(one.sent) == 0 && kernel::signal(one.sent) == 0);
   OK(mp_wait_all(2, one.requests));
-  next.prepare(8, 8);
+
+  std::vector<mp_request_t> sends(kOthers), receives(kOthers);
+  mp::mlx5::send_desc_t start;
+  for (int k = 0; k < kOthers; ++k) {
+    const auto at = static_cast<size_t>(k);
+    OK(mp_irecv(target + 8 + k, 1, left, &target_reg, &receives[at]));
+    OK(mp_send_prepare(source + 8 + k, 1, right, &source_reg, &sends[at]));
+    OK(get_descriptors(&start, &sends[at]));
+    EXPECT(start.db.ptr != one.start.db.ptr);
+    EXPECT(kernel::send(start) == 0);
+  }
+  mp_request_t send, receive;
+  OK(mp_irecv(target + 8 + kOthers, 8, left, &target_reg, &receive));
+  OK(mp_send_prepare(source + 8 + kOthers, 8, right, &source_reg, &send));
+  OK(get_descriptors(&start, &send));
+  EXPECT(start.db.ptr == one.start.db.ptr);
+  OK(mp_wait_all(kOthers, sends.data()));
+  OK(mp_wait_all(kOthers, receives.data()));
   EXPECT(kernel::send(one.start) == 0); /* its request is released */
   usleep(20000);
-  EXPECT(mp_progress_all(1, &next.requests[1]) == 0);
-  EXPECT(kernel::send(next.start) == 0);
-  EXPECT(kernel::wait(next.received) == 0 && kernel::signal(next.received) == 0);
-  EXPECT(kernel::wait(next.sent) == 0 && kernel::signal(next.sent) == 0);
-  OK(mp_wait_all(2, next.requests));
-  EXPECT(wrong(target, 16, left, 4) == 0);
+  EXPECT(mp_progress_all(1, &send) == 0);
+  EXPECT(kernel::send(start) == 0);
+  OK(mp_wait(&send));
+  OK(mp_wait(&receive));
+  EXPECT(wrong(target, 8 + kOthers + 8, left, 4) == 0);
 }
 
 void refused() {
