@@ -103,8 +103,9 @@ void readiness() {
     OK(comm_send_ready(rank, &ready));
   });
   EXPECT(kernel::wait_geq(descs->ready[1]) == 0);
-  EXPECT(told);
+  const bool was_told = told;
   tells.join();
+  EXPECT(was_told);
   int is = 1;
   OK(comm_test_ready(rank, &is));
   EXPECT(!is);
