@@ -30,6 +30,34 @@ def test_a_lost_peer_ends_the_streams_waits(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
+def kernel_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("nvcc") is None:
+        pytest.skip("no nvcc")
+    program = tmp_path_factory.mktemp("libmp_kernel") / "libmp_kernel"
+    libraries = [str(BUILD / "ropewalk"), str(BUILD)]
+    subprocess.run(
+        ["nvcc", "-std=c++17", "-O2", "-arch=native", str(ROOT / "tests/gpu/libmp_kernel.cu")]
+        + ["-I", str(ROOT / "include" / "ropewalk" / "compat"), "-o", str(program)]
+        + [option for each in libraries for option in ("-L", each, "-Xlinker", f"-rpath,{each}")]
+        + ["-lmpcomm", "-lmp", "-lropewalk"],
+        check=True,
+    )
+    return program
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("case", ["messages", "readiness"])
+def test_kernels(kernel_program: Path, case: str, size: int) -> None:
+    outputs = run_ranks([str(kernel_program), case], size)
+    assert [output.strip() for output in outputs] == [f"{case}: passed"] * size
+
+
+def test_a_lost_peer_ends_the_waits_of_a_kernel(kernel_program: Path) -> None:
+    outputs = run_ranks([str(kernel_program), "lost_peer"], 2)
+    assert [output.strip() for output in outputs] == ["lost_peer: passed", ""]
+
+
+@pytest.fixture(scope="module")
 def stencil(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("nvcc") is None:
         pytest.skip("no nvcc")

@@ -32,4 +32,10 @@ static inline size_t wrong(const unsigned char* data, size_t bytes, int rank, in
   return count;
 }
 
+/* The GPU of the variable TEST_GPU, for programs that need none but run with one, too. */
+static inline int gpu_of_tests(void) {
+  const char* const named = getenv("TEST_GPU");
+  return named == NULL ? MP_HOST_ONLY : atoi(named);
+}
+
 #endif

@@ -48,6 +48,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("libmp")
     for name in ("api", "comm"):
         compile_program(SOURCES / f"{name}.c", folder / name)
+    for name in ("kernel", "comm_kernel"):
+        compile_program(SOURCES / f"{name}.cc", folder / name, "c++")
     return folder
 
 
@@ -85,6 +87,50 @@ def test_comm(programs: Path, case: str, size: int) -> None:
     expect_passed([str(programs / "comm"), case], size)
 
 
+KERNEL_CASES = (
+    *("messages", "many", "puts", "order", "words", "released_in_order", "used_twice", "refused"),
+    "truncated",
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("case", KERNEL_CASES)
+def test_kernels(programs: Path, case: str, size: int) -> None:
+    expect_passed([str(programs / "kernel"), case], size)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("case", ["exchange", "readiness", "limits", "refused"])
+def test_comm_for_kernels(programs: Path, case: str, size: int) -> None:
+    expect_passed([str(programs / "comm_kernel"), case], size)
+
+
+@pytest.mark.parametrize(
+    ("program", "case"),
+    [("kernel", "messages"), ("kernel", "puts"), ("kernel", "words"), ("comm_kernel", "exchange")],
+)
+def test_kernels_between_hosts(programs: Path, program: str, case: str) -> None:
+    hosts = [{"ROPEWALK_HOST_ID": f"host{rank}", "ROPEWALK_NET": "tcp"} for rank in range(2)]
+    outputs = run_ranks([str(programs / program), case], 2, by_rank=hosts)
+    assert all(output.strip().endswith(": passed") for output in outputs), outputs
+
+
+@pytest.mark.parametrize(
+    ("program", "case"),
+    [("kernel", "lost_peer"), ("kernel", "lost_peer_and_a_word"), ("comm_kernel", "lost_peer")],
+)
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_lost_peer_ends_the_waits_of_kernels(
+    programs: Path, program: str, case: str, size: int
+) -> None:
+    outputs = run_ranks([str(programs / program), case], size, {"ROPEWALK_TIMEOUT": "50s"})
+    assert [output.strip() for output in outputs] == [f"{case}: passed"] * (size - 1) + [""]
+
+
+def test_a_deadline_ends_a_wait_of_a_kernel(programs: Path) -> None:
+    expect_passed([str(programs / "kernel"), "deadline"], 2, {"ROPEWALK_TIMEOUT": "1s"})
+
+
 STAND_IN = BUILD / "tests" / "stand_in_cuda.dir"
 ON_GPUS = ("messages", "streams", "words", "windows", "many")
 
@@ -102,12 +148,34 @@ def test_gpu_memory_and_streams_by_a_stand_in(tmp_path: Path, case: str, size: i
         assert [output.strip() for output in outputs] == [f"{case}: passed"] * (size - 1) + [""]
 
 
+@pytest.mark.skipif(not STAND_IN.exists(), reason="the stand-in for CUDA's driver is not built")
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(
+    ("program", "case"),
+    [
+        *(("kernel", case) for case in KERNEL_CASES if case != "refused"),
+        ("comm_kernel", "exchange"),
+    ],
+)
+def test_words_of_kernels_in_pinned_memory(
+    programs: Path, program: str, case: str, size: int
+) -> None:
+    driver = {"LD_LIBRARY_PATH": str(STAND_IN), "RW_STAND_IN_CUDA": "gpus=2", "TEST_GPU": "0"}
+    expect_passed([str(programs / program), case], size, driver)
+
+
 @pytest.mark.parametrize("launcher", MPI)
 def test_mpi_starts_them(launcher: str, tmp_path: Path) -> None:
     if shutil.which(MPI[launcher]) is None or not works(launcher):
         pytest.skip(f"{launcher} does not start programs here")
-    for source, case in (("api", "beginnings"), ("api", "windows"), ("comm", "readiness")):
-        program = compile_program(SOURCES / f"{source}.c", tmp_path / source, MPI[launcher])
+    cxx = MPI[launcher].replace("mpicc", "mpicxx")
+    for source, case, compiler in (
+        ("api.c", "beginnings", MPI[launcher]),
+        ("api.c", "windows", MPI[launcher]),
+        ("comm.c", "readiness", MPI[launcher]),
+        ("comm_kernel.cc", "exchange", cxx),
+    ):
+        program = compile_program(SOURCES / source, tmp_path / "program", compiler)
         done = subprocess.run(
             [*LAUNCHERS[launcher], str(program), case],
             capture_output=True,
@@ -132,15 +200,21 @@ def test_the_put_example(tmp_path: Path, size: int) -> None:
     ]
 
 
-def expect_sizes(output: str) -> None:
+def expect_sizes(output: str, most: int = 32768) -> None:
     lines = output.strip().splitlines()
-    assert [int(line.split()[0]) for line in lines] == [8, 64, 512, 4096, 32768], output
+    sizes = [size for size in (8, 64, 512, 4096, 32768) if size <= most]
+    assert [int(line.split()[0]) for line in lines] == sizes, output
     assert all(float(line.split()[2]) > 0 for line in lines)
 
 
 def test_the_message_example(tmp_path: Path) -> None:
     program = compile_program(EXAMPLES / "pingpong.c", tmp_path / "pingpong")
     expect_sizes(run_ranks([str(program)], 2)[0])
+
+
+def test_the_kernel_example(tmp_path: Path) -> None:
+    program = compile_program(EXAMPLES / "kernel.cc", tmp_path / "kernel", "c++")
+    expect_sizes(run_ranks([str(program)], 2)[0], 4096)
 
 
 def test_the_examples_build_by_their_makefile_and_run_under_mpi(tmp_path: Path) -> None:
@@ -161,7 +235,7 @@ def test_the_examples_build_by_their_makefile_and_run_under_mpi(tmp_path: Path) 
         stdout=subprocess.DEVNULL,
     )
     environment = os.environ | {"LD_LIBRARY_PATH": str(described.parent)}
-    for name in ("putget", "pingpong"):
+    for name in ("putget", "pingpong", "kernel"):
         done = subprocess.run(
             [*LAUNCHERS["mpirun"], str(tmp_path / "mp" / name)],
             env=environment,
@@ -171,4 +245,4 @@ def test_the_examples_build_by_their_makefile_and_run_under_mpi(tmp_path: Path) 
             timeout=120,
         )
         assert done.returncode == 0, done.stderr
-        assert len(done.stdout.splitlines()) == {"putget": 2, "pingpong": 5}[name]
+        assert len(done.stdout.splitlines()) == {"putget": 2, "pingpong": 5, "kernel": 4}[name]

@@ -16,8 +16,18 @@
  * Registrations. A `reg` of NULL is filled in by the call, and may be used again for the same
  * buffer.
  *
+ * Kernels. The CPU prepares what one kernel does, and gives it the descriptors (mp/device.cuh):
+ *
+ *   comm_irecv(..., &receive); comm_send_ready(peer, &ready);
+ *   comm_prepare_wait_ready(peer); comm_prepare_isend(..., &send);
+ *   comm_prepare_wait_all(1, &receive); comm_prepare_wait_all(1, &send);
+ *   kernel<<<...>>>(comm_prepared_requests());  // by address, or *comm_prepared_requests()
+ *
+ *   // in the kernel, one thread:
+ *   if (mp::device::mlx5::wait_geq(descs->ready[0]) == 0) mp::device::mlx5::send(descs->tx[0]);
+ *   mp::device::mlx5::wait(descs->wait[0]); mp::device::mlx5::signal(descs->wait[0]); ...
+ *
  * Results and threads are mp.h's; nothing ends the process. MPI's types are taken by their size.
- * The forms for kernels (comm_prepare_...) are not offered: docs/libmp.md.
  */
 #ifndef ROPEWALK_COMPAT_COMM_H_
 #define ROPEWALK_COMPAT_COMM_H_
@@ -25,8 +35,24 @@
 #include "mp.h"
 
 #ifdef __cplusplus
+#include "mp/device.cuh"
+
+/* What was prepared for one kernel: of each kind, how many, and these, in the order of the calls.
+ */
+struct comm_dev_descs {
+  enum { max_n_descs = 32 };
+  int n_ready;
+  mp::mlx5::isem32_t ready[max_n_descs];
+  int n_tx;
+  mp::mlx5::send_desc_t tx[max_n_descs];
+  int n_wait;
+  mp::mlx5::wait_desc_t wait[max_n_descs];
+};
+
 extern "C" {
 #endif
+
+typedef struct comm_dev_descs* comm_dev_descs_t;
 
 typedef struct comm_request* comm_request_t;
 typedef struct comm_reg* comm_reg_t;
@@ -72,6 +98,22 @@ MP_EXPORT int comm_test_ready(int rank, int* ready);
 MP_EXPORT int comm_wait(comm_request_t* req);
 MP_EXPORT int comm_wait_all(int count, comm_request_t* reqs);
 MP_EXPORT int comm_wait_all_on_stream(int count, comm_request_t* reqs, comm_stream_t stream);
+/* Into the set of descriptors that comm_prepared_requests() gives next. ENOMEM: it has 32 of this
+ * kind; that, and any other error, leaves the set as it was.
+ *
+ * A kernel waits until `rank` has told once more than was waited for. */
+MP_EXPORT int comm_prepare_wait_ready(int rank);
+/* A kernel sends, in the order of these calls (mp_kernel_send). */
+MP_EXPORT int comm_prepare_isend_bytes(void* buf, size_t bytes, comm_reg_t* reg, int rank,
+                                       comm_request_t* req);
+/* A kernel waits for each, which was started, or prepared by comm_prepare_isend. NULL requests are
+ * skipped, and have no descriptor. The requests stay, for comm_wait or comm_progress to release
+ * when the kernel has signalled. */
+MP_EXPORT int comm_prepare_wait_all(int count, comm_request_t* reqs);
+/* The set, in memory that kernels reach at the same address, and the beginning of the next one.
+ * It may be used until 127 more were given. NULL before comm_begin. */
+MP_EXPORT comm_dev_descs_t comm_prepared_requests(void);
+
 /* Releases what is complete. Does not wait. */
 MP_EXPORT int comm_progress(void);
 /* Waits for everything that was started, and releases it. */
@@ -100,6 +142,11 @@ static inline int comm_irecv(void* buf, size_t count, MPI_Datatype type, comm_re
 static inline int comm_isend(void* buf, size_t count, MPI_Datatype type, comm_reg_t* reg, int rank,
                              comm_request_t* req) {
   return comm_isend_bytes(buf, comm_bytes_of(count, type), reg, rank, req);
+}
+
+static inline int comm_prepare_isend(void* buf, size_t count, MPI_Datatype type, comm_reg_t* reg,
+                                     int rank, comm_request_t* req) {
+  return comm_prepare_isend_bytes(buf, comm_bytes_of(count, type), reg, rank, req);
 }
 
 static inline int comm_isend_on_stream(void* buf, size_t count, MPI_Datatype type, comm_reg_t* reg,

@@ -203,6 +203,60 @@ static inline int mp_wait_dword_eq_on_stream(uint32_t* ptr, uint32_t value, cuda
   return mp_wait32_on_stream(ptr, value, MP_WAIT_EQ, stream);
 }
 
+/* ---- kernels -------------------------------------------------------------------------------- */
+
+/* What the descriptors of mp/device.cuh are made of, which has the functions of kernels and calls
+ * these. Kernels are those of the rank's GPU, and threads of the host where mp_init was given none.
+ * Addresses are for kernels. All of it is valid until the request is released, and no longer than
+ * until mp_finalize, which kernels must not outlive: their waits end with an error then.
+ *
+ * The first call of a rank, and every 4,096th request after it, allocates pinned memory, for which
+ * CUDA may wait until the GPU's kernels have ended. */
+
+/* Ends waits: `aborted` is not 0 when the ranks cannot go on. `timeout_ns` is the setting TIMEOUT;
+ * 0: none. */
+typedef struct {
+  uint32_t aborted;
+  uint64_t timeout_ns;
+} mp_kernel_control_t;
+
+/* *start = start_value starts the request, after *count = count_value. */
+typedef struct {
+  uint32_t* count;
+  uint64_t* start;
+  uint32_t count_value;
+  uint64_t start_value;
+} mp_kernel_send_t;
+
+/* The request is complete when *done == value, and has failed when *done == value + 1. Then
+ * *consumed = value lets the CPU release it. `value` is even. */
+typedef struct {
+  const uint32_t* done;
+  uint32_t* consumed;
+  uint32_t value;
+  const mp_kernel_control_t* control;
+} mp_kernel_wait_t;
+
+typedef struct {
+  uint32_t* word;
+  const mp_kernel_control_t* control;
+} mp_kernel_word_t;
+
+/* A kernel starts a prepared send or put. Those to one peer start in the order of these calls: one
+ * that its kernel has started waits for the earlier ones. *req is NULL of MP_PUT_NOWAIT. */
+MP_EXPORT int mp_kernel_send(mp_request_t* req, mp_kernel_send_t* send);
+/* Kernels wait for `count` requests, which were posted, or are to be started by kernels, and which
+ * no stream waits for. As after a wait on a stream, the CPU waits for each once more, to release
+ * it; that ends when the kernel has told that it has seen the end, or when the request failed.
+ * After an error it is as if none was named. */
+MP_EXPORT int mp_kernel_wait(uint32_t count, mp_request_t* req, mp_kernel_wait_t* waits);
+/* A kernel waits for a word of the host's memory, or of its GPU's. Where CUDA does not know the
+ * memory, the page that has the word is registered with CUDA until mp_finalize. */
+MP_EXPORT int mp_kernel_word(uint32_t* ptr, mp_kernel_word_t* word);
+/* `bytes` of the host's memory, 0 at first, which kernels reach at the same address. It is freed in
+ * mp_finalize. */
+MP_EXPORT int mp_kernel_memory(size_t bytes, void** memory);
+
 /* ---- queues of descriptors ------------------------------------------------------------------ */
 
 /* Operations that a stream gets at once, and runs in the order in which they were added. Sends and

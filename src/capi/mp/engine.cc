@@ -75,6 +75,16 @@ void check(rwResult_t result) {
   throw Failure(nothing_done ? EINVAL : MP_FAILURE, words);
 }
 
+void require_posted(const mp_request& request) {
+  require(request.state != State::kPrepared, "req: prepared, and not posted");
+}
+
+void require_waitable(const mp_request& request) {
+  require_posted(request);
+  require(!request.releases_itself, "req: a put with MP_PUT_NOWAIT cannot be waited for");
+  require(!request.told_to_wait, "req: a stream or kernel waits for it already");
+}
+
 // ---- beginning and end --------------------------------------------------------------------
 
 Engine::Engine(const std::function<rwResult_t(rwComm_t*)>& join, const Arguments& arguments) {
@@ -85,6 +95,10 @@ Engine::Engine(const std::function<rwResult_t(rwComm_t*)>& join, const Arguments
     timeout_ = timeout_setting();
     check_arguments(arguments);
     make_channels(arguments);
+    kernel_memory_.emplace(gpu_);
+    kernels_.emplace(*kernel_memory_,
+                     static_cast<std::uint64_t>(
+                         std::chrono::duration_cast<std::chrono::nanoseconds>(timeout_).count()));
   } catch (...) {
     (void)rwCommDestroy(comm_);
     throw;
@@ -158,6 +172,7 @@ void Engine::barrier(Lock& lock) {
 void Engine::finalize() {
   Lock lock(mutex_);
   if (broken_.empty()) barrier(lock);
+  kernels_->fail("mp_finalize was called");
   ends_ = true;
   lock.unlock();
   work_comes_.notify_one();
@@ -172,6 +187,7 @@ Engine::~Engine() {
   if (thread_.joinable()) {
     {
       const Lock lock(mutex_);
+      kernels_->fail("the program ends");
       ends_ = true;
     }
     work_comes_.notify_one();
@@ -282,6 +298,7 @@ void Engine::start_transfer(mp_request& request) {
 }
 
 void Engine::release(mp_request* request) {
+  kernels_->forget(*request);
   if (request->transfer != nullptr) (void)rwRequestFree(request->transfer);
   requests_.erase(request);
 }
@@ -332,6 +349,48 @@ bool Engine::poll_streams() {
   return moved;
 }
 
+// ---- kernels ------------------------------------------------------------------------------
+
+mp_kernel_send_t Engine::start_by_kernel(mp_request* request) {
+  const Lock lock(mutex_);
+  require_whole();
+  mp_request& its = checked_locked(request);
+  require(its.state == State::kPrepared, "req: not prepared, or posted already");
+  const mp_kernel_send_t send = kernels_->start_by_kernel(its);
+  wake();
+  return send;
+}
+
+void Engine::wait_by_kernel(std::span<mp_request* const> requests, mp_kernel_wait_t* waits) {
+  const Lock lock(mutex_);
+  require_whole();
+  for (std::size_t k = 0; k < requests.size(); ++k) {
+    require_waitable(checked_locked(requests[k]));
+    const auto before = requests.first(k);
+    require(std::ranges::find(before, requests[k]) == before.end(), "req: the same one twice");
+  }
+  for (mp_request* const request : requests) kernels_->provide(*request);
+  for (mp_request* const request : requests) *waits++ = kernels_->wait_by_kernel(*request);
+  wake();
+}
+
+mp_kernel_word_t Engine::word_for_kernel(std::uint32_t* word) {
+  const Lock lock(mutex_);
+  require_whole();
+  const mp_kernel_control_t* const control = kernels_->control();
+  wake();
+  return {kernel_memory_->reach(word), control};
+}
+
+void* Engine::allocate_for_kernels(std::size_t bytes) {
+  const Lock lock(mutex_);
+  return kernel_memory_->allocate(bytes);
+}
+
+bool Engine::poll_kernels() {
+  return kernels_->poll([this](mp_request& request) { start(request); });
+}
+
 // ---- progress -----------------------------------------------------------------------------
 
 bool Engine::poll_transfers() {
@@ -354,10 +413,13 @@ bool Engine::poll_transfers() {
 
 bool Engine::poll() {
   bool moved = poll_streams();
+  moved |= poll_kernels();
   for (const auto& channel : channels_) {
     if (channel != nullptr && !channel->idle()) moved |= channel->poll();
   }
   if (!transfers_.empty()) moved |= poll_transfers();
+  // At once, rather than when this is called again.
+  if (moved) (void)poll_kernels();
   return moved;
 }
 
@@ -377,6 +439,7 @@ void Engine::fail(const std::string& text) {
     if (channel != nullptr) channel->fail(text);
   }
   for (auto& [stream, queue] : streams_) queue.fail(text);
+  kernels_->fail(text);
   // Ends the transfers, whose memory is not touched any more then, and tells the other ranks. No
   // window may be used from now on.
   (void)rwCommAbort(std::exchange(comm_, nullptr));
@@ -388,7 +451,7 @@ void Engine::fail(const std::string& text) {
 }
 
 bool Engine::idle() const {
-  return transfers_.empty() &&
+  return transfers_.empty() && kernels_->idle() &&
          std::ranges::all_of(channels_,
                              [](const auto& each) { return each == nullptr || each->idle(); }) &&
          std::ranges::all_of(streams_, [](const auto& each) { return each.second.idle(); });
@@ -447,20 +510,30 @@ void Engine::wake() { work_comes_.notify_one(); }
 void Engine::work() {
   Lock lock(mutex_);
   Clock::time_point last_moved = Clock::now();
+  Clock::time_point next_look = last_moved + kLook;
   while (!ends_) {
-    if (!broken_.empty() || idle()) {
+    if (!broken_.empty() || (idle() && !kernels_->may_wait())) {
       work_comes_.wait(lock);
       last_moved = Clock::now();
       continue;
     }
     bool moved = false;
-    // A call that waits polls by itself.
-    if (waiting_ == 0) {
-      try {
-        moved = poll();
-      } catch (const std::exception& failure) {
-        fail(failure.what());
+    try {
+      // A call that waits polls by itself.
+      if (waiting_ == 0) moved = poll();
+      // Kernels wait, and hear of a lost peer by this alone.
+      if (const Clock::time_point now = Clock::now(); kernels_->may_wait() && now > next_look) {
+        look(Clock::duration::zero());
+        next_look = now + kLook;
       }
+    } catch (const std::exception& failure) {
+      fail(failure.what());
+      continue;
+    }
+    if (idle()) {
+      (void)work_comes_.wait_for(lock, kLook);
+      last_moved = Clock::now();
+      continue;
     }
     const Clock::time_point now = Clock::now();
     if (moved) last_moved = now;

@@ -17,6 +17,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "capi/mp/kernel_memory.h"
+#include "capi/mp/kernel_requests.h"
 #include "capi/mp/peer_channel.h"
 #include "capi/mp/request.h"
 #include "capi/mp/stream_queue.h"
@@ -28,6 +30,11 @@ struct Arguments {
   std::optional<std::vector<int>> peers;  ///< nothing: all ranks
   int gpu = -1;                           ///< negative: host memory alone
 };
+
+/// @throws Failure EINVAL for a request that is only prepared
+void require_posted(const mp_request& request);
+/// Whether a stream or kernel may be told to wait for it. @throws Failure EINVAL
+void require_waitable(const mp_request& request);
 
 /// Threads: any; they exclude each other. Every call may throw Failure.
 ///
@@ -55,6 +62,15 @@ class Engine {
   void post(mp_request* request);
   /// Appends operations to a stream; `stream` NULL as in mp.h.
   void enqueue(void* stream, std::span<const StreamOperation> operations, bool blocks);
+
+  /// What a kernel needs to start a prepared request.
+  mp_kernel_send_t start_by_kernel(mp_request* request);
+  /// What a kernel needs to wait for requests, one each into `waits`.
+  void wait_by_kernel(std::span<mp_request* const> requests, mp_kernel_wait_t* waits);
+  /// What a kernel needs to wait for a word.
+  mp_kernel_word_t word_for_kernel(std::uint32_t* word);
+  /// As KernelMemory::allocate(); freed with the engine.
+  void* allocate_for_kernels(std::size_t bytes);
 
   /// Waits for it and releases it. @throws Failure MP_FAILURE when it failed; it was released
   /// @pre it was posted
@@ -89,6 +105,7 @@ class Engine {
   bool poll();
   bool poll_transfers();
   bool poll_streams();
+  bool poll_kernels();
   void poll_or_fail();
   void fail(const std::string& text);
   [[nodiscard]] bool idle() const;
@@ -114,6 +131,8 @@ class Engine {
   std::unordered_map<mp_request*, std::unique_ptr<mp_request>> requests_;
   std::vector<mp_request*> transfers_;  // puts and gets under way
   std::map<void*, StreamQueue> streams_;
+  std::optional<KernelMemory> kernel_memory_;
+  std::optional<KernelRequests> kernels_;
   std::string broken_;  // why the ranks cannot go on
 
   std::atomic<int> waiting_{0};  // calls that poll, or are about to

@@ -225,16 +225,6 @@ int post_prepared(const char* entry, std::uint32_t count, mp_request_t* req, cud
   });
 }
 
-void require_posted(const mp_request& request) {
-  require(request.state != State::kPrepared, "req: prepared, and not posted");
-}
-
-void require_waitable(const mp_request& request) {
-  require_posted(request);
-  require(!request.releases_itself, "req: a put with MP_PUT_NOWAIT cannot be waited for");
-  require(!request.told_to_wait, "req: a stream waits for it already");
-}
-
 int wait_on_stream(const char* entry, std::uint32_t count, mp_request_t* req, cudaStream_t stream) {
   return guarded(entry, [&] {
     std::vector<StreamOperation> operations;
@@ -246,10 +236,14 @@ int wait_on_stream(const char* entry, std::uint32_t count, mp_request_t* req, cu
   });
 }
 
-StreamOperation word_step(StreamStep what, std::uint32_t* word, std::uint32_t value,
-                          int condition) {
+void require_word(const std::uint32_t* word) {
   require(word != nullptr, "ptr: NULL");
   require(reinterpret_cast<std::uintptr_t>(word) % sizeof *word == 0, "ptr: not aligned");
+}
+
+StreamOperation word_step(StreamStep what, std::uint32_t* word, std::uint32_t value,
+                          int condition) {
+  require_word(word);
   require(!engine().on_gpu(word), "ptr: in GPU memory; words are the host's");
   require(condition >= MP_WAIT_GEQ && condition <= MP_WAIT_AND, "flags: not mp_wait_flags");
   StreamOperation operation;
@@ -527,6 +521,40 @@ int mp_wait32_on_stream(uint32_t* ptr, uint32_t value, int flags, cudaStream_t s
   return guarded("mp_wait32_on_stream", [&] {
     const StreamOperation operation = word_step(StreamStep::kWaitWord, ptr, value, flags);
     engine().enqueue(stream, std::span(&operation, 1), true);
+  });
+}
+
+// ---- kernels --------------------------------------------------------------------------------
+
+int mp_kernel_send(mp_request_t* req, mp_kernel_send_t* send) {
+  return guarded("mp_kernel_send", [&] {
+    mp_kernel_send_t& made = ropewalk::mp::checked(send, "send: NULL");
+    mp_request*& handle = out(req);
+    const bool releases_itself = engine().checked_in(handle, State::kPrepared).releases_itself;
+    made = engine().start_by_kernel(handle);
+    if (releases_itself) handle = nullptr;
+  });
+}
+
+int mp_kernel_wait(uint32_t count, mp_request_t* req, mp_kernel_wait_t* waits) {
+  return guarded("mp_kernel_wait", [&] {
+    require(count == 0 || waits != nullptr, "waits: NULL");
+    engine().wait_by_kernel(all_of(count, req), waits);
+  });
+}
+
+int mp_kernel_word(uint32_t* ptr, mp_kernel_word_t* word) {
+  return guarded("mp_kernel_word", [&] {
+    mp_kernel_word_t& made = ropewalk::mp::checked(word, "word: NULL");
+    require_word(ptr);
+    made = engine().word_for_kernel(ptr);
+  });
+}
+
+int mp_kernel_memory(size_t bytes, void** memory) {
+  return guarded("mp_kernel_memory", [&] {
+    void*& made = ropewalk::mp::checked(memory, "memory: NULL");
+    made = engine().allocate_for_kernels(bytes);
   });
 }
 

@@ -11,9 +11,12 @@
 
 namespace ropewalk::mp {
 
+struct KernelWords;
+
 enum class Kind : std::uint8_t { kSend, kReceive, kPut, kGet };
 
-/// kPrepared: nothing has happened. kQueued: in a stream that has not reached it. kStarted: under
+/// kPrepared: nothing has happened. kQueued: in a stream that has not reached it, or for a kernel
+/// that has not started it. kStarted: under
 /// way. kEnded: complete, or failed.
 enum class State : std::uint8_t { kPrepared, kQueued, kStarted, kEnded };
 
@@ -56,9 +59,15 @@ struct mp_request {
   std::size_t message_bytes = 0;  // of a receive: of the message that came
   bool begun = false;
 
-  bool told_to_wait = false;  // a stream was told to wait for it
-  int waiting_streams = 0;    // those that have not come past their wait
-  std::string error;          // "" for none
+  bool told_to_wait = false;  // a stream or a kernel was told to wait for it
+  int waiting_streams = 0;    // those, and kernels, that have not come past their wait
+
+  // Of those that kernels start or wait for.
+  ropewalk::mp::KernelWords* kernel_words = nullptr;
+  std::uint32_t kernel_number = 0;
+  bool kernel_told = false;  // that it has ended
+
+  std::string error;  // "" for none
 
   [[nodiscard]] bool ended() const noexcept { return state == ropewalk::mp::State::kEnded; }
   void end(std::string text = {}) {

@@ -8,10 +8,12 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "capi/mpcomm/prepared.h"
 #include "ropewalk/ropewalk.h"
 
 namespace ropewalk::mpcomm {
@@ -50,10 +52,14 @@ class Layer {
 
   int begin() {
     const auto size = static_cast<std::size_t>(mp_size());
-    told_.resize(size);
     awaited_.resize(size);
     last_.resize(size);
-    return mp_window_create(told_.data(), told_.size() * sizeof(Word), &window_);
+    // Also kernels wait for these words.
+    void* memory = nullptr;
+    const int result = mp_kernel_memory(size * sizeof(Word), &memory);
+    if (result != MP_SUCCESS) return result;
+    told_ = {static_cast<Word*>(memory), size};
+    return mp_window_create(told_.data(), told_.size_bytes(), &window_);
   }
 
   // ---- requests
@@ -160,17 +166,48 @@ class Layer {
     return result < 0 ? -result : MP_SUCCESS;
   }
 
+  // ---- for kernels
+
+  int prepare_wait_ready(int rank) {
+    if (!is_rank(rank)) return EINVAL;
+    const int result = prepared_.add_ready(&told(rank), awaited(rank) + 1);
+    if (result == MP_SUCCESS) ++awaited(rank);
+    return result;
+  }
+
+  int prepare_send(void* buffer, int bytes, comm_reg_t* reg, int rank, comm_request_t* req) {
+    if (!prepared_.has_room_for_send()) return ENOMEM;
+    mp_request_t made = nullptr;
+    const int result =
+        mp_send_prepare(buffer, bytes, rank, reinterpret_cast<mp_reg_t*>(reg), &made);
+    if (result != MP_SUCCESS) return result;
+    // Of a prepared send, which nobody else knows, this fails only where all does.
+    const int described = prepared_.add_send(&made);
+    return described != MP_SUCCESS ? described : track(MP_SUCCESS, made, req);
+  }
+
+  int prepare_wait(int count, const comm_request_t* reqs) {
+    std::vector<mp_request_t> given;
+    for (int k = 0; k < count; ++k) {
+      if (reqs[k] != nullptr) given.push_back(reinterpret_cast<mp_request_t>(reqs[k]));
+    }
+    return prepared_.add_waits(given);
+  }
+
+  comm_dev_descs_t prepared() { return prepared_.take(); }
+
  private:
   [[nodiscard]] static bool is_rank(int rank) { return rank >= 0 && rank < mp_size(); }
   std::uint32_t& told(int rank) { return told_[static_cast<std::size_t>(rank)].value; }
   std::uint32_t& awaited(int rank) { return awaited_[static_cast<std::size_t>(rank)]; }
 
-  std::vector<Word> told_;  // by rank, which alone writes it: how often it has told
+  std::span<Word> told_;  // by rank, which alone writes it: how often it has told
   mp_window_t window_ = nullptr;
   std::vector<std::uint32_t> awaited_;  // how often this rank has waited for it
   std::vector<std::uint64_t> last_;     // how often this rank has told it
   // Requests to be released, and what a put of them reads.
   std::unordered_map<mp_request_t, std::unique_ptr<Number>> live_;
+  Prepared prepared_;
 };
 
 std::unique_ptr<Layer>& the_layer() {
@@ -326,6 +363,34 @@ int comm_wait_all(int count, comm_request_t* reqs) {
 int comm_wait_all_on_stream(int count, comm_request_t* reqs, comm_stream_t stream) {
   if (count < 0 || (count > 0 && reqs == nullptr)) return EINVAL;
   return with_layer([&](Layer& layer) { return layer.wait_on_stream(count, reqs, stream); });
+}
+
+int comm_prepare_wait_ready(int rank) {
+  return with_layer([&](Layer& layer) { return layer.prepare_wait_ready(rank); });
+}
+
+int comm_prepare_isend_bytes(void* buf, size_t bytes, comm_reg_t* reg, int rank,
+                             comm_request_t* req) {
+  if (req == nullptr || bytes > INT_MAX) return EINVAL;
+  return with_layer([&](Layer& layer) {
+    const int result = registered(buf, bytes, reg);
+    if (result != MP_SUCCESS) return result;
+    return layer.prepare_send(buf, static_cast<int>(bytes), reg, rank, req);
+  });
+}
+
+int comm_prepare_wait_all(int count, comm_request_t* reqs) {
+  if (count < 0 || (count > 0 && reqs == nullptr)) return EINVAL;
+  return with_layer([&](Layer& layer) { return layer.prepare_wait(count, reqs); });
+}
+
+comm_dev_descs_t comm_prepared_requests(void) {
+  comm_dev_descs_t made = nullptr;
+  (void)with_layer([&](Layer& layer) {
+    made = layer.prepared();
+    return MP_SUCCESS;
+  });
+  return made;
 }
 
 int comm_progress(void) {
