@@ -1368,6 +1368,7 @@ message::Messenger::Ended ending(std::shared_ptr<Request> request) {
 void Communicator::start(const message::OperationSpec& operation,
                          std::shared_ptr<Request> request) {
   with_messenger([&](message::Messenger& messenger) {
+    request->let_help(messenger.helping());
     messenger.start(operation, ending(std::move(request)));
   });
 }
@@ -1386,6 +1387,7 @@ void Communicator::start_both(const message::OperationSpec& put,
                               std::shared_ptr<Request> request) {
   with_messenger([&](message::Messenger& messenger) {
     messenger.validate(signal);
+    request->let_help(messenger.helping());
     messenger.start(put, ending(std::move(request)));
     messenger.start(signal, [](const Error*) {});
   });
@@ -1411,8 +1413,10 @@ void Communicator::run(message::Batch& batch) {
 }
 
 void Communicator::start(message::Batch& batch, std::shared_ptr<Request> request) {
-  with_messenger(
-      [&](message::Messenger& messenger) { messenger.start(batch, ending(std::move(request))); });
+  with_messenger([&](message::Messenger& messenger) {
+    request->let_help(messenger.helping());
+    messenger.start(batch, ending(std::move(request)));
+  });
 }
 
 void Communicator::enqueue(std::span<const message::OperationSpec> operations,

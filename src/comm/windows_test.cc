@@ -368,6 +368,45 @@ TEST_P(WindowContract, ABatchIsNotLaunchedTwiceAtOnce) {
   });
 }
 
+// One of them makes progress for all.
+TEST_P(WindowContract, SeveralThreadsWaitForRequests) {
+  constexpr int kThreads = 4;
+  ranks(2, [&](Communicator& comm) {
+    End end(comm, GetParam(), 8, kThreads);
+    const int peer = 1 - comm.rank();
+    std::vector<std::shared_ptr<Request>> requests;
+    for (int slot = 0; slot < kThreads; ++slot) requests.push_back(end.start(end.wait(peer, slot)));
+    EXPECT_FALSE(requests.front()->wait(std::chrono::milliseconds(2)));
+    std::vector<std::thread> threads;
+    for (const auto& request : requests) {
+      threads.emplace_back([request] {
+        EXPECT_TRUE(request->wait(kLong));
+        EXPECT_FALSE(request->error().has_value());
+      });
+    }
+    comm.barrier();
+    for (int slot = kThreads - 1; slot >= 0; --slot) end.run(end.signal(peer, slot));
+    for (std::thread& thread : threads) thread.join();
+    end.free();
+  });
+}
+
+TEST_P(WindowContract, AThreadThatWaitsHearsOfTheEnd) {
+  const bootstrap::UniqueId id = bootstrap::make_unique_id(runtime_.config(), runtime_.context());
+  std::unique_ptr<Communicator> comm = Communicator::join(id, 0, 1, runtime_);
+  End end(*comm, GetParam(), 8);
+  const std::shared_ptr<Request> request = end.start(end.wait(0));
+  std::thread thread([request] {
+    EXPECT_TRUE(request->wait(kLong));
+    ASSERT_TRUE(request->error().has_value());
+    EXPECT_EQ(request->error()->code(), Errc::kAborted) << request->error()->what();
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it makes progress
+  comm->abort("the test ends");
+  comm.reset();
+  thread.join();
+}
+
 TEST_P(WindowContract, WhatCannotBeRightIsRefused) {
   ranks(2, [&](Communicator& comm) {
     End end(comm, GetParam(), 100, 2);

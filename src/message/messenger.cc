@@ -53,6 +53,7 @@ Messenger::~Messenger() {
   wake();
   if (thread_.joinable()) thread_.join();
   stop(Error(Errc::kAborted, "the communicator was destroyed"));
+  helping_->end();
   // Before the windows, whose counters streams may still wait for.
   const Lock lock(mutex_);
   streams_.clear();
@@ -1019,20 +1020,46 @@ bool Messenger::poll_kernels() {
 
 // ---- waiting ------------------------------------------------------------------------------
 
+// Who waits polls meanwhile, and not the messenger's thread.
+class Messenger::Driving {
+ public:
+  explicit Driving(Messenger& messenger) : messenger_(messenger) { ++messenger_.driving_; }
+  ~Driving() { --messenger_.driving_; }
+  Driving(const Driving&) = delete;
+  Driving& operator=(const Driving&) = delete;
+
+ private:
+  Messenger& messenger_;
+};
+
+void Messenger::help(const std::function<bool()>& done, Clock::time_point last) {
+  struct Hook final : executor::WaitHook {
+    explicit Hook(Messenger& its) : messenger(its) {}
+    bool poll() override { return messenger.drive(); }
+    void stalled(std::chrono::nanoseconds /*since_progress*/) override {}
+    Messenger& messenger;
+  };
+  if (done()) return;
+  const Driving driving(*this);
+  Hook hook(*this);
+  executor::Waiter waiter(options_.policy, hook);
+  waiter.restart();
+  (void)drive();  // also for who only asks
+  while (!done() && Clock::now() < last) waiter.idle(0);
+}
+
 template <typename Done>
 void Messenger::await(const OperationSpec& spec, Done&& done) {
   if (done()) return;
-  struct Driving {
-    explicit Driving(Messenger& its) : messenger(its) { ++messenger.driving_; }
-    ~Driving() {
-      --messenger.driving_;
-      messenger.awaited_ = nullptr;
-    }
-    Driving(const Driving&) = delete;
-    Driving& operator=(const Driving&) = delete;
+  const Driving driving(*this);
+  struct Awaiting {
+    explicit Awaiting(Messenger& its) : messenger(its) {}
+    ~Awaiting() { messenger.awaited_ = nullptr; }
+    Awaiting(const Awaiting&) = delete;
+    Awaiting& operator=(const Awaiting&) = delete;
     Messenger& messenger;
   };
-  const Driving driving(*this);
+  const Awaiting awaiting(*this);
   awaited_ = &spec;
   await_began_.reset();
   waiter_.restart();

@@ -49,6 +49,7 @@
 #include "link/network_links.h"
 #include "message/batch.h"
 #include "message/carrier.h"
+#include "message/helping.h"
 #include "message/kernel_calls.h"
 #include "message/operation.h"
 #include "message/stream_calls.h"
@@ -146,6 +147,11 @@ class Messenger : private executor::WaitHook {
   /// @throws Refused kInvalidUsage for what kernels cannot, kInvalidArgument; Error kCuda
   rwDeviceBatch device_batch(Batch& batch);
 
+  /// For threads that wait for what was started: see helping.h.
+  [[nodiscard]] const std::shared_ptr<Helping>& helping() const noexcept { return helping_; }
+  /// Makes progress until `done`, or until `last`. Any thread may call, one at a time.
+  void help(const std::function<bool()>& done, std::chrono::steady_clock::time_point last);
+
   /// How many signals of `source` have arrived on `slot`, those waited for included.
   [[nodiscard]] std::uint64_t arrived(Window& window, int source, int slot);
 
@@ -155,6 +161,7 @@ class Messenger : private executor::WaitHook {
   void stop(const Error& error);
 
  private:
+  class Driving;
   struct Started {
     std::unique_ptr<Operation> operation;  // or
     Batch* batch = nullptr;
@@ -251,6 +258,7 @@ class Messenger : private executor::WaitHook {
 
   // Batches that the messenger's thread goes on with: then it, too, uses windows' counters.
   std::atomic<int> deferred_{0};
+  const std::shared_ptr<Helping> helping_ = std::make_shared<Helping>(*this);
   std::atomic<int> driving_{0};  // threads that poll while they wait
   std::atomic<int> wanted_{0};   // threads that wait for mutex_
   Mutex mutex_;
