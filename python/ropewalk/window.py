@@ -83,7 +83,8 @@ class Window(WindowHandle):
     its order, and the array must stay until then, on a GPU or pinned. Without, the host copies, and
     what is at work on the array must be over. A stream's wait that cannot be met ends all the same;
     the communicator's next call raises why. A window in the host's memory is used by streams of one
-    GPU, and by none that is being captured; an array that it was made of must be pinned.
+    GPU, and by none that is being captured; an array that it was made of must be pinned. Without a
+    stream arrays are the host's there.
 
     Every operation may raise:
         ArgumentError: a range beyond the peer's part, or a rank, slot or count that cannot be
@@ -192,7 +193,7 @@ class Window(WindowHandle):
 
         Done: `array` may change. The peer sees the data when it has waited for a later signal.
         """
-        source = _buffer(array, "array", writable=False)
+        source = self._operand(array, "array", stream, writable=False)
         place = (*_range(source), self._rank_number(peer, "peer"), _offset(offset), self._open())
         return self._start("rwPut", place, array, source, blocking, stream)
 
@@ -207,7 +208,7 @@ class Window(WindowHandle):
         stream: Stream = None,
     ) -> Optional[Handle[Any]]:
         """`put`, then `signal`."""
-        source = _buffer(array, "array", writable=False)
+        source = self._operand(array, "array", stream, writable=False)
         place = (*_range(source), self._rank_number(peer, "peer"), _offset(offset))
         return self._start(
             "rwPutSignal", (*place, self._slot(slot), self._open()), array, source, blocking, stream
@@ -227,7 +228,7 @@ class Window(WindowHandle):
         It sees this rank's own earlier puts to that peer; of later ones, which begin before it is
         done, it may see some.
         """
-        target = _buffer(out, "out", writable=True)
+        target = self._operand(out, "out", stream, writable=True)
         place = (*_range(target), self._rank_number(peer, "peer"), _offset(offset), self._open())
         return self._start("rwGet", place, out, target, blocking, stream)
 
@@ -289,6 +290,21 @@ class Window(WindowHandle):
         super()._let_go()
         self._owner = None
 
+    def _operand(self, array: Any, name: str, stream: Stream, *, writable: bool) -> Buffer:
+        """Memory that the host, or `stream`, reads or writes."""
+        buffer = _buffer(array, name, writable=writable)
+        if stream is None:
+            self._require_host(buffer, name)
+        return buffer
+
+    def _require_host(self, buffer: Buffer, name: str) -> None:
+        """The host's calls copy by the processor where the window is in the host's memory."""
+        if buffer.device is not None and not self._on_gpu:
+            raise ArgumentError(
+                f"{name}: it is on a GPU, and the window in the host's memory: pass a stream, "
+                "or an array of the host's"
+            )
+
     @staticmethod
     def _start(
         function: str,
@@ -327,7 +343,7 @@ class Batch(ProcessBound):
     def __init__(self, window: Window) -> None:
         """See Window.batch."""
         self._window = window
-        self._keep: list[Any] = []
+        self._keep: list[Optional[Buffer]] = []
         self._process = os.getpid()
         self._handle = BatchHandle()
         check(library().rwBatchCreate(window._comm.c_handle, ctypes.byref(self._handle)))
@@ -370,6 +386,10 @@ class Batch(ProcessBound):
             UsageError: it was launched before and has not ended.
         """
         self._window._open()
+        if stream is None:
+            for buffer in self._keep:
+                if buffer is not None:
+                    self._window._require_host(buffer, "batch")
         return Window._start("rwBatchLaunch", (self._handle,), None, self, blocking, stream)
 
     def arm(self, stream: Stream) -> Trigger:
@@ -393,7 +413,7 @@ class Batch(ProcessBound):
     def _peer(self, value: int) -> int:
         return self._window._rank_number(value, "peer")
 
-    def _add(self, function: str, place: tuple[Any, ...], keep: Any) -> None:
+    def _add(self, function: str, place: tuple[Any, ...], keep: Optional[Buffer]) -> None:
         check(getattr(library(), function)(self._handle, *place, self._window._open()))
         self._keep.append(keep)
 

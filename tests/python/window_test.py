@@ -16,6 +16,7 @@ import ropewalk
 from conftest import Worlds, run_ranks
 from ropewalk.communicator import Communicator
 from ropewalk.errors import ArgumentError, NotCopiedError, PeerLostError, UsageError
+from ropewalk.window import DeviceMemory
 
 
 def test_put_signal_and_wait(worlds: Worlds) -> None:
@@ -154,6 +155,16 @@ def test_what_is_refused(worlds: Worlds) -> None:
             window.get([1.0], peer)
         with pytest.raises(ArgumentError, match=r"read-only|writable"):
             window.get(b"abc", peer)
+        # An address of a GPU, which nobody may read here.
+        on_gpu = DeviceMemory(4096, 8)
+        for call in (window.put, window.put_signal, window.get):
+            with pytest.raises(
+                ArgumentError, match="on a GPU, and the window in the host's memory"
+            ):
+                call(on_gpu, peer)
+        batch = window.batch().put(on_gpu, peer)
+        with pytest.raises(ArgumentError, match="on a GPU, and the window in the host's memory"):
+            batch.launch()
         with pytest.raises(NotCopiedError):
             copy.copy(window)
         with pytest.raises(ArgumentError, match="nbytes -1"):
