@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,7 +28,10 @@ class WireWriter {
     }
   }
   void raw(std::span<const std::byte> data) {
-    for (const std::byte value : data) bytes_.push_back(value);
+    if (data.empty()) return;
+    const std::size_t before = bytes_.size();
+    bytes_.resize(before + data.size());
+    std::memcpy(bytes_.data() + before, data.data(), data.size());
   }
   void raw(std::span<const unsigned char> data) { raw(std::as_bytes(data)); }
   /// Length (32 bits) and bytes.

@@ -370,12 +370,12 @@ TEST_P(WindowContract, ABatchIsNotLaunchedTwiceAtOnce) {
 
 // One of them makes progress for all.
 TEST_P(WindowContract, SeveralThreadsWaitForRequests) {
-  constexpr int kThreads = 4;
+  constexpr int kWaiters = 4;
   ranks(2, [&](Communicator& comm) {
-    End end(comm, GetParam(), 8, kThreads);
+    End end(comm, GetParam(), 8, kWaiters);
     const int peer = 1 - comm.rank();
     std::vector<std::shared_ptr<Request>> requests;
-    for (int slot = 0; slot < kThreads; ++slot) requests.push_back(end.start(end.wait(peer, slot)));
+    for (int slot = 0; slot < kWaiters; ++slot) requests.push_back(end.start(end.wait(peer, slot)));
     EXPECT_FALSE(requests.front()->wait(std::chrono::milliseconds(2)));
     std::vector<std::thread> threads;
     for (const auto& request : requests) {
@@ -385,7 +385,7 @@ TEST_P(WindowContract, SeveralThreadsWaitForRequests) {
       });
     }
     comm.barrier();
-    for (int slot = kThreads - 1; slot >= 0; --slot) end.run(end.signal(peer, slot));
+    for (int slot = kWaiters - 1; slot >= 0; --slot) end.run(end.signal(peer, slot));
     for (std::thread& thread : threads) thread.join();
     end.free();
   });
