@@ -70,25 +70,40 @@ def host(comm: Communicator) -> None:
         window.close()
 
 
-def streams(comm: Communicator) -> None:
-    """All turns are enqueued at once; a slow kernel before each shows that the order is kept."""
+def go_around(
+    comm: Communicator, window: Window, arrived: Callable[[int, torch.cuda.Stream], torch.Tensor]
+) -> torch.cuda.Stream:
+    """All turns are enqueued at once; a slow kernel before each shows that the order is kept.
+
+    `arrived` has the stream copy that many bytes of this rank's part.
+    """
     right, left = neighbours(comm)
+    stream = torch.cuda.Stream()
+    seen = []
+    with torch.cuda.stream(stream):
+        for turn, nbytes in enumerate(SIZES * 3):
+            torch.cuda._sleep(2_000_000 * ((comm.rank + turn) % 2))
+            source = values(comm.rank, nbytes, turn)
+            window.put_signal(source, right, stream=stream)
+            window.wait_signal(left, stream=stream)
+            seen.append((arrived(nbytes, stream), values(left, nbytes, turn)))
+            window.signal(left, 1, stream=stream)  # it may put again
+            window.wait_signal(right, 1, stream=stream)
+    stream.synchronize()
+    for got, expected in seen:
+        assert torch.equal(got, expected), got.numel()
+    return stream
+
+
+def streams(comm: Communicator) -> None:
+    """Streams on windows in GPU memory."""
     for window in windows(comm):
-        stream = torch.cuda.Stream()
         mine = part_of(window)
-        seen = []
-        with torch.cuda.stream(stream):
-            for turn, nbytes in enumerate(SIZES * 3):
-                torch.cuda._sleep(2_000_000 * ((comm.rank + turn) % 2))
-                source = values(comm.rank, nbytes, turn)
-                window.put_signal(source, right, stream=stream)
-                window.wait_signal(left, stream=stream)
-                seen.append((mine[:nbytes].clone(), values(left, nbytes, turn)))
-                window.signal(left, 1, stream=stream)  # it may put again
-                window.wait_signal(right, 1, stream=stream)
-        stream.synchronize()
-        for got, expected in seen:
-            assert torch.equal(got, expected), got.numel()
+
+        def clone(nbytes: int, _: torch.cuda.Stream, mine: torch.Tensor = mine) -> torch.Tensor:
+            return mine[:nbytes].clone()
+
+        go_around(comm, window, clone)
         comm.check()
         window.close()
 
@@ -98,22 +113,15 @@ def in_host(comm: Communicator) -> None:
     right, left = neighbours(comm)
     pinned = torch.zeros(SIZES[-1], dtype=torch.uint8, pin_memory=True)
     for window in (comm.window(SIZES[-1], slots=3), comm.window(pinned.numpy(), slots=3)):
-        stream = torch.cuda.Stream()
-        seen = []
-        with torch.cuda.stream(stream):
-            for turn, nbytes in enumerate(SIZES * 3):
-                torch.cuda._sleep(2_000_000 * ((comm.rank + turn) % 2))
-                source = values(comm.rank, nbytes, turn)
-                window.put_signal(source, right, stream=stream)
-                window.wait_signal(left, stream=stream)
-                out = torch.empty_like(source)
-                window.get(out, comm.rank, stream=stream)
-                seen.append((out, values(left, nbytes, turn)))
-                window.signal(left, 1, stream=stream)  # it may put again
-                window.wait_signal(right, 1, stream=stream)
-        stream.synchronize()
-        for got, expected in seen:
-            assert torch.equal(got, expected), got.numel()
+
+        def get_own(
+            nbytes: int, stream: torch.cuda.Stream, window: Window = window
+        ) -> torch.Tensor:
+            out = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+            window.get(out, comm.rank, stream=stream)
+            return out
+
+        stream = go_around(comm, window, get_own)
         # A stream's signal for a thread of the host, and the other way round.
         window.signal(right, 2, stream=stream)
         window.wait_signal(left, 2)
