@@ -628,13 +628,17 @@ TEST_P(DeviceWindows, ABatchsWaitEndsByItsDeadlineAndSaysWhich) {
       DeviceEnd end(*comm, GetParam(), 8, 3);
       const Buffer source(end.gpu(), Bytes(8));
       comm->barrier();
-      if (r == 0) comm->set_timeout(std::chrono::milliseconds(200));
       Batch batch;
       comm->add(batch, end.put(1 - r, 0, source.data(), 8));
       comm->add(batch, end.signal(1 - r, 0));
       comm->add(batch, end.wait(1 - r, 0));
       comm->add(batch, end.wait(1 - r, 2));
       comm->add(batch, end.wait(1 - r, 1));
+      if (r == 0) {
+        // What the other rank signals has come, however late, before the time counts.
+        while (comm->arrived(end.window(), 1, 0) == 0) std::this_thread::yield();
+        comm->set_timeout(std::chrono::milliseconds(200));
+      }
       end.enqueue(batch);
       EXPECT_TRUE(end.stream().wait(std::chrono::seconds(5)));
       try {
