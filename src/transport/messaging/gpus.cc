@@ -27,21 +27,6 @@ FoundCuda find_cuda(const Config& config) {
   return found;
 }
 
-std::vector<int> gpus_in_use(const window::DriverCuda& driver) {
-  std::vector<int> ordinals;
-  for (int ordinal = 0; ordinal < driver.gpus.count(); ++ordinal) {
-    window::CuDevice device = 0;
-    unsigned flags = 0;
-    int active = 0;
-    if (driver.cuda.primary_state != nullptr &&
-        driver.cuda.device_get(&device, ordinal) == window::kCuSuccess &&
-        driver.cuda.primary_state(device, &flags, &active) == window::kCuSuccess && active != 0) {
-      ordinals.push_back(ordinal);
-    }
-  }
-  return ordinals;
-}
-
 std::uint64_t gpu_checksum(window::Gpu& gpu, const void* data, std::size_t bytes) {
   std::vector<std::byte> copy(bytes);
   gpu.fetch(copy.data(), reinterpret_cast<window::CuPointer>(data), bytes);

@@ -25,9 +25,6 @@ struct FoundCuda {
 /// after copies by CUDA.
 [[nodiscard]] FoundCuda find_cuda(const Config& config);
 
-/// The ordinals of the GPUs that this process uses already, so that a trial makes no context.
-[[nodiscard]] std::vector<int> gpus_in_use(const window::DriverCuda& driver);
-
 /// wire_checksum() of a GPU's memory, by a copy to the host. Waits.
 /// @throws Error kCuda, kTimeout
 [[nodiscard]] std::uint64_t gpu_checksum(window::Gpu& gpu, const void* data, std::size_t bytes);

@@ -199,7 +199,7 @@ class Ofi final : public Transport {
       try {
         const Endpoint::Gpus gpus{cuda_, verify_ != Verify::kOff};
         first = Endpoint::make(library, *offered, gpus);
-        for (const int ordinal : messaging::gpus_in_use(*cuda_)) {
+        for (const int ordinal : cuda_->gpus.in_use()) {
           window::Gpu& gpu = cuda_->gpus.at(ordinal);
           const Lock lock(first->mutex);
           first->check_gpu(gpu);

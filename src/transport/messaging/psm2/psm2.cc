@@ -144,7 +144,7 @@ class Psm2 final : public Transport {
     if (found.cuda != nullptr) {
       try {
         auto gpus = std::make_unique<Gpus>(device.name, found.cuda, verify_ != Verify::kOff);
-        for (const int ordinal : messaging::gpus_in_use(*found.cuda)) {
+        for (const int ordinal : found.cuda->gpus.in_use()) {
           const Lease lease(library_, device, shared_);
           gpus->check(*lease, found.cuda->gpus.at(ordinal));
         }

@@ -23,6 +23,7 @@
 #include "transport/messaging/psm2/devices.h"
 #include "transport/messaging/psm2/interception.h"
 #include "transport/messaging/psm2/shared_files.h"
+#include "transport/messaging/testing/stand_in.h"
 #include "transport/registry.h"
 
 namespace ropewalk::transport::psm2 {
@@ -31,20 +32,11 @@ namespace {
 using ropewalk::testing::Child;
 using ropewalk::testing::read_all;
 using ropewalk::testing::write_all;
+using ropewalk::transport::messaging::testing::connect_to_itself;
+using ropewalk::transport::messaging::testing::until;
 
 // libfabric's tests of the same program may load libpsm2 first.
 [[maybe_unused]] const int kEnvironment = setenv("HFI_SYSFS_PATH", "/sys/class", 0);
-
-constexpr auto kPatience = std::chrono::seconds(60);
-
-template <typename Step>
-void poll_until(Step step) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!step()) {
-    if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("hangs");
-    std::this_thread::yield();
-  }
-}
 
 Config over_shared_memory() {
   Config config;
@@ -164,11 +156,11 @@ TEST(Psm2KilledPeer, ItsMessageInFlightIsAnError) {
     read_all(socket, handle.data(), handle.size());
     const auto connector = transport->connect(0, handle);
     std::unique_ptr<SendConnection> sender;
-    poll_until([&] { return (sender = connector->poll()) != nullptr; });
-    poll_until([&] { return sender->ready(); });
+    until([&] { return (sender = connector->poll()) != nullptr; });
+    until([&] { return sender->ready(); });
     const std::vector<char> out(kBytes);
     std::unique_ptr<Request> send;
-    poll_until([&] { return (send = sender->send(out.data(), kBytes, 0, nullptr)) != nullptr; });
+    until([&] { return (send = sender->send(out.data(), kBytes, 0, nullptr)) != nullptr; });
     write_all(socket, "s", 1);
     for (;;) pause();
     return 1;
@@ -177,8 +169,8 @@ TEST(Psm2KilledPeer, ItsMessageInFlightIsAnError) {
   const auto listener = transport->listen(0);
   write_all(child.socket(), listener->handle().data(), kHandleBytes);
   std::unique_ptr<ReceiveConnection> receiver;
-  poll_until([&] { return (receiver = listener->accept()) != nullptr; });
-  poll_until([&] { return receiver->ready(); });
+  until([&] { return (receiver = listener->accept()) != nullptr; });
+  until([&] { return receiver->ready(); });
   char sent = 0;
   read_all(child.socket(), &sent, 1);
   child.kill();
@@ -187,7 +179,7 @@ TEST(Psm2KilledPeer, ItsMessageInFlightIsAnError) {
   std::string words;
   try {
     auto receive = receiver->receive({&buffer, 1});
-    poll_until([&] { return receive->test().has_value(); });
+    until([&] { return receive->test().has_value(); });
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Errc::kPeerLost);
     words = error.what();
@@ -204,21 +196,11 @@ TEST(Psm2Unexpected, MessagesToAnEndThatHasEndedAreDropped) {
   std::size_t before = 0;
   for (int i = 0; i < kConnections; ++i) {
     if (i == kConnections / 6) before = mallinfo2().uordblks;
-    const auto listener = transport->listen(0);
-    const auto connector = transport->connect(0, listener->handle());
     std::unique_ptr<SendConnection> sender;
     std::unique_ptr<ReceiveConnection> receiver;
-    poll_until([&] {
-      if (!sender) sender = connector->poll();
-      if (!receiver) receiver = listener->accept();
-      return sender && receiver;
-    });
-    poll_until([&] {
-      const bool one = sender->ready();
-      return receiver->ready() && one;
-    });
+    connect_to_itself(*transport, sender, receiver);
     int sent = 0;
-    poll_until([&] {
+    until([&] {
       if (sender->send(out.data(), out.size(), 5, nullptr) != nullptr) ++sent;
       return sent == kMessages;
     });
@@ -235,8 +217,8 @@ TEST(Psm2FlowControl, ASenderNeverWaitsInsideTheLibrary) {
     const auto listener = transport->listen(0);
     write_all(socket, listener->handle().data(), kHandleBytes);
     std::unique_ptr<ReceiveConnection> receiver;
-    poll_until([&] { return (receiver = listener->accept()) != nullptr; });
-    poll_until([&] { return receiver->ready(); });
+    until([&] { return (receiver = listener->accept()) != nullptr; });
+    until([&] { return receiver->ready(); });
     char go = 0;
     read_all(socket, &go, 1);
     std::vector<char> in(100);
@@ -244,8 +226,8 @@ TEST(Psm2FlowControl, ASenderNeverWaitsInsideTheLibrary) {
     for (std::size_t i = 0; i < 3000; ++i) {
       const ReceiveBuffer buffer{in.data(), in.size(), 5, nullptr};
       std::unique_ptr<Request> receive;
-      poll_until([&] { return (receive = receiver->receive({&buffer, 1})) != nullptr; });
-      poll_until([&] { return receive->test().has_value(); });
+      until([&] { return (receive = receiver->receive({&buffer, 1})) != nullptr; });
+      until([&] { return receive->test().has_value(); });
       if (in[0] != static_cast<char>(i)) ++wrong;
     }
     read_all(socket, &go, 1);
@@ -256,8 +238,8 @@ TEST(Psm2FlowControl, ASenderNeverWaitsInsideTheLibrary) {
   read_all(child.socket(), handle.data(), handle.size());
   const auto connector = transport->connect(0, handle);
   std::unique_ptr<SendConnection> sender;
-  poll_until([&] { return (sender = connector->poll()) != nullptr; });
-  poll_until([&] { return sender->ready(); });
+  until([&] { return (sender = connector->poll()) != nullptr; });
+  until([&] { return sender->ready(); });
   std::vector<char> out(100);
   std::size_t sent = 0;
   const auto send_next = [&] {
@@ -273,7 +255,7 @@ TEST(Psm2FlowControl, ASenderNeverWaitsInsideTheLibrary) {
   EXPECT_LT(sent, 1000U);
   EXPECT_FALSE(sender->describe().empty());
   write_all(child.socket(), "g", 1);
-  poll_until([&] {
+  until([&] {
     (void)send_next();
     return sent == 3000;
   });
@@ -292,8 +274,8 @@ TEST(Psm2FlowControl, ASmallWindowsSendsEndWhenTheirReceivesHave) {
     for (auto& receiver : receivers) {
       const auto listener = transport->listen(0);
       write_all(socket, listener->handle().data(), kHandleBytes);
-      poll_until([&] { return (receiver = listener->accept()) != nullptr; });
-      poll_until([&] { return receiver->ready(); });
+      until([&] { return (receiver = listener->accept()) != nullptr; });
+      until([&] { return receiver->ready(); });
     }
     std::vector<char> in(100);
     for (auto& receiver : receivers) {
@@ -301,7 +283,7 @@ TEST(Psm2FlowControl, ASmallWindowsSendsEndWhenTheirReceivesHave) {
         const ReceiveBuffer buffer{in.data(), in.size(), 5, nullptr};
         const auto receive = receiver->receive({&buffer, 1});
         write_all(socket, "r", 1);
-        poll_until([&] { return receive->test().has_value(); });
+        until([&] { return receive->test().has_value(); });
         char ended = 0;
         read_all(socket, &ended, 1);  // and polls no more
       }
@@ -314,8 +296,8 @@ TEST(Psm2FlowControl, ASmallWindowsSendsEndWhenTheirReceivesHave) {
     Handle handle{};
     read_all(child.socket(), handle.data(), handle.size());
     const auto connector = transport->connect(0, handle);
-    poll_until([&] { return (sender = connector->poll()) != nullptr; });
-    poll_until([&] { return sender->ready(); });
+    until([&] { return (sender = connector->poll()) != nullptr; });
+    until([&] { return sender->ready(); });
   }
   const std::vector<char> out(100);
   std::unique_ptr<Request> send;
@@ -323,8 +305,8 @@ TEST(Psm2FlowControl, ASmallWindowsSendsEndWhenTheirReceivesHave) {
     for (int i = 0; i < kMessages; ++i) {
       char posted = 0;
       read_all(child.socket(), &posted, 1);
-      poll_until([&] { return (send = sender->send(out.data(), 100, 5, nullptr)) != nullptr; });
-      poll_until([&] { return send->test().has_value(); });
+      until([&] { return (send = sender->send(out.data(), 100, 5, nullptr)) != nullptr; });
+      until([&] { return send->test().has_value(); });
       write_all(child.socket(), "e", 1);
     }
   }

@@ -204,20 +204,26 @@ Gpu* Gpus::find(const CuUuid& uuid) {
   return found == uuids_.end() ? nullptr : &at(static_cast<int>(found - uuids_.begin()));
 }
 
+std::vector<int> Gpus::in_use() const {
+  std::vector<int> ordinals;
+  for (int ordinal = 0; ordinal < count(); ++ordinal) {
+    CuDevice device = 0;
+    unsigned flags = 0;
+    int active = 0;
+    if (cuda_.primary_state != nullptr && cuda_.device_get(&device, ordinal) == kCuSuccess &&
+        cuda_.primary_state(device, &flags, &active) == kCuSuccess && active != 0) {
+      ordinals.push_back(ordinal);
+    }
+  }
+  return ordinals;
+}
+
 Gpu* Gpus::of_stream(CuStream stream) {
   if (cuda_.stream_context == nullptr) return nullptr;
   CuContext context = nullptr;
   cuda_.check(cuda_.stream_context(stream, &context), "cuStreamGetCtx");
-  for (int ordinal = 0; ordinal < count(); ++ordinal) {
-    // A GPU whose primary context nobody uses has no streams, and is left alone.
-    CuDevice device = 0;
-    unsigned flags = 0;
-    int active = 1;
-    cuda_.check(cuda_.device_get(&device, ordinal), "cuDeviceGet");
-    if (cuda_.primary_state != nullptr) {
-      cuda_.check(cuda_.primary_state(device, &flags, &active), "cuDevicePrimaryCtxGetState");
-    }
-    if (active != 0 && at(ordinal).context() == context) return &at(ordinal);
+  for (const int ordinal : in_use()) {
+    if (Gpu& gpu = at(ordinal); gpu.context() == context) return &gpu;
   }
   return nullptr;
 }

@@ -110,6 +110,8 @@ class Gpus {
   Gpu& at(int ordinal);
   /// Null when this process does not see it.
   Gpu* find(const CuUuid& uuid);
+  /// The ordinals of those that this process uses already: looking makes no context.
+  [[nodiscard]] std::vector<int> in_use() const;
   /// Of which `stream` is; null where that cannot be told. @throws Error kCuda
   Gpu* of_stream(CuStream stream);
 
