@@ -344,6 +344,7 @@ class Batch(ProcessBound):
         """See Window.batch."""
         self._window = window
         self._keep: list[Optional[Buffer]] = []
+        self._of_gpu: Optional[Buffer] = None  # the last of them that is on a GPU
         self._process = os.getpid()
         self._handle = BatchHandle()
         check(library().rwBatchCreate(window._comm.c_handle, ctypes.byref(self._handle)))
@@ -386,10 +387,8 @@ class Batch(ProcessBound):
             UsageError: it was launched before and has not ended.
         """
         self._window._open()
-        if stream is None:
-            for buffer in self._keep:
-                if buffer is not None:
-                    self._window._require_host(buffer, "batch")
+        if stream is None and self._of_gpu is not None:
+            self._window._require_host(self._of_gpu, "batch")
         return Window._start("rwBatchLaunch", (self._handle,), None, self, blocking, stream)
 
     def arm(self, stream: Stream) -> Trigger:
@@ -416,6 +415,8 @@ class Batch(ProcessBound):
     def _add(self, function: str, place: tuple[Any, ...], keep: Optional[Buffer]) -> None:
         check(getattr(library(), function)(self._handle, *place, self._window._open()))
         self._keep.append(keep)
+        if keep is not None and keep.device is not None:
+            self._of_gpu = keep
 
 
 def _is_size(value: Any) -> bool:

@@ -31,8 +31,8 @@ class HostParts {
 
  private:
   [[nodiscard]] bool in_segment(const void* address) const noexcept;
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): addresses of the GPU
   [[nodiscard]] std::byte* moved(const void* address) const {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of the GPU
     return reinterpret_cast<std::byte*>(registration_.on_device()) +
            (static_cast<const std::byte*>(address) - begin_);
   }

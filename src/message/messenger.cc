@@ -605,7 +605,6 @@ StreamCalls& Messenger::streams_of(const Window& window, const std::function<std
 
 void Messenger::open_to_streams(const OperationSpec& spec, transport::window::CuStream stream) {
   Window& window = *spec.window;
-  if (window.gpu() != nullptr) return;
   try {
     if (const transport::window::Gpu* gpu = window.streams_gpu(); gpu == nullptr) {
       transport::window::Gpu& of_stream = options_.gpu_of(stream);
@@ -622,6 +621,10 @@ void Messenger::open_to_streams(const OperationSpec& spec, transport::window::Cu
   } catch (const Error& error) {
     throw Refused(error.code(), "{}: stream: {}", describe(spec), error.what());
   }
+}
+
+StreamCalls& Messenger::streams_of(const OperationSpec& spec) {
+  const Window& window = *spec.window;
   const bool copies = spec.kind == OperationKind::kPut || spec.kind == OperationKind::kGet;
   if (copies && spec.bytes > 0 && window.part(spec.peer).mapped &&
       window.data_on_gpu(spec.peer) == nullptr) {
@@ -630,11 +633,7 @@ void Messenger::open_to_streams(const OperationSpec& spec, transport::window::Cu
                   "cannot use (cudaHostRegister, cudaHostAlloc)",
                   describe(spec), spec.peer);
   }
-}
-
-StreamCalls& Messenger::streams_of(const OperationSpec& spec, transport::window::CuStream stream) {
-  open_to_streams(spec, stream);
-  StreamCalls& streams = streams_of(*spec.window, [&] { return describe(spec); });
+  StreamCalls& streams = streams_of(window, [&] { return describe(spec); });
   const void* local = spec.kind == OperationKind::kPut   ? spec.source
                       : spec.kind == OperationKind::kGet ? static_cast<void*>(spec.destination)
                                                          : nullptr;
@@ -746,8 +745,11 @@ void Messenger::enqueue(std::span<const OperationSpec> specs, transport::window:
   const Lock lock(mutex_);
   --wanted_;
   StreamCalls* streams = nullptr;
+  const Window* opened = nullptr;
   for (const OperationSpec& spec : specs) {
-    StreamCalls& its = streams_of(spec, stream);
+    if (spec.window->gpu() == nullptr && spec.window != opened) open_to_streams(spec, stream);
+    opened = spec.window;
+    StreamCalls& its = streams_of(spec);
     if (streams != nullptr && streams != &its) {
       throw Refused(Errc::kInvalidUsage, "{}: a batch's windows are on one GPU", describe(spec));
     }

@@ -189,11 +189,10 @@ class Messenger : private executor::WaitHook {
   // @param what describes the call, for an error
   StreamCalls& streams_of(const Window& window, const std::function<std::string()>& what)
       RW_REQUIRES(mutex_);
-  // So that streams of the GPU of `stream` may use it.
+  // So that streams of the GPU of `stream` may use its window. @pre it is in the host's memory
   void open_to_streams(const OperationSpec& spec, transport::window::CuStream stream)
       RW_REQUIRES(mutex_);
-  StreamCalls& streams_of(const OperationSpec& spec, transport::window::CuStream stream)
-      RW_REQUIRES(mutex_);
+  StreamCalls& streams_of(const OperationSpec& spec) RW_REQUIRES(mutex_);
   void enqueue(std::span<const OperationSpec> specs, transport::window::CuStream stream,
                StreamCalls::Trigger* trigger, Batch* batch = nullptr);
   const DeviceBatch& prepare(Batch& batch, std::span<const OperationSpec> specs)
