@@ -164,6 +164,16 @@ double rate(const std::vector<Arrival>& arrivals, Clock::time_point from, Clock:
   return bytes / seconds(to - from);
 }
 
+// The begin of the time up to `until` in which each 100 ms bring at least that rate.
+Clock::time_point flows_since(const std::vector<Arrival>& arrivals, Clock::time_point from,
+                              Clock::time_point until, double least) {
+  Clock::time_point since = from;
+  for (Clock::time_point at = from; at + 100ms < until; at += 5ms) {
+    if (rate(arrivals, at, at + 100ms) < least) since = at + 5ms;
+  }
+  return since;
+}
+
 std::string json = "{";
 void report(const std::string& key, double value) {
   json += fmt::format("{}\"{}\": {:.6g}", json.size() > 1 ? ", " : "", key, value);
@@ -226,14 +236,8 @@ void cut(int rounds) {
       stream.join();
       // Flowing: from here on each 100 ms until the rail's return bring 0.9 of what one carries.
       const double rest = 100e6 * kPayload;
-      Clock::time_point flowing = cut_at;
-      for (Clock::time_point at = cut_at; at + 100ms < back_at; at += 5ms) {
-        if (rate(arrivals, at, at + 100ms) < 0.9 * rest) flowing = at + 5ms;
-      }
-      Clock::time_point whole = back_at;
-      for (Clock::time_point at = back_at; at + 100ms < begin + 6s; at += 5ms) {
-        if (rate(arrivals, at, at + 100ms) < 1.6 * rest) whole = at + 5ms;
-      }
+      const auto flowing = flows_since(arrivals, cut_at, back_at, 0.9 * rest);
+      const auto whole = flows_since(arrivals, back_at, begin + 6s, 1.6 * rest);
       auto& to = found[silent];
       to[0].push_back(rate(arrivals, begin + 500ms, cut_at) / (2 * rest));
       to[1].push_back(seconds(flowing - cut_at));
@@ -290,10 +294,7 @@ void gibibyte(int rounds) {
       sending.join();
       receiving.join();
       const Clock::time_point over = arrivals.back().at;
-      Clock::time_point flowing = cut_at;
-      for (Clock::time_point at = cut_at; at + 100ms < over; at += 5ms) {
-        if (rate(arrivals, at, at + 100ms) < 0.9 * rest) flowing = at + 5ms;
-      }
+      const auto flowing = flows_since(arrivals, cut_at, over, 0.9 * rest);
       found[silent][0].push_back(seconds(flowing - cut_at));
       found[silent][1].push_back(rate(arrivals, flowing, over) / rest);
       wrong += received.wrong + received.late;
