@@ -43,13 +43,13 @@ Receiver::Receiver(std::shared_ptr<Endpoint> endpoint, SideChannel side, std::st
 }
 
 Receiver::~Receiver() {
-  if (trials_) {
-    for (Posted& posted : trials_->posted) {
-      if (posted.receiver != nullptr && !posted.finished) withdraw(posted);
+  const Lock lock(fabric_.mutex);
+  // Not a member any more: who drives the endpoint for another connection judges none of these.
+  if (const std::unique_ptr<Trials> trials = std::move(trials_)) {
+    for (Posted& posted : trials->posted) {
+      if (posted.receiver != nullptr && !posted.finished) withdraw_locked(posted);
     }
   }
-  const Lock lock(fabric_.mutex);
-  trials_.reset();
   if (!failed() && greeted()) flush_controls();
   side_.send(Note::kEnd, "");
   leave();
@@ -516,6 +516,10 @@ bool Receiver::left_alone(const Posted& posted) const {
 
 void Receiver::withdraw(Posted& posted) {
   const Lock lock(fabric_.mutex);
+  withdraw_locked(posted);
+}
+
+void Receiver::withdraw_locked(Posted& posted) {
   look_at_side();
   const bool over = closed_ && exhausted();
   if (!over) fail(Errc::kAborted, "a receive was cancelled before it completed");

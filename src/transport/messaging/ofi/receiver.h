@@ -80,6 +80,7 @@ class Receiver final : public ReceiveConnection, private Connection {
   void throw_if_failed();
 
   void post_locked(Posted& posted) RW_REQUIRES(fabric_.mutex);
+  void withdraw_locked(Posted& posted) RW_REQUIRES(fabric_.mutex);
   /// What was to be announced is told by send_announcements().
   void announce(Posted& posted) RW_REQUIRES(fabric_.mutex);
   /// @param all  also if the sender knows enough receives

@@ -29,12 +29,13 @@ Receiver::Receiver(Lease lease, SideChannel side, std::string peer, Verify verif
 }
 
 Receiver::~Receiver() {
-  if (trials_) {
-    for (Posted& posted : trials_->posted) {
-      if (!posted.finished) withdraw(posted);
+  const Spin lock(port_.mutex);
+  // Not a member any more: who drives the endpoint for another connection judges none of these.
+  if (const std::unique_ptr<Trials> trials = std::move(trials_)) {
+    for (Posted& posted : trials->posted) {
+      if (!posted.finished) withdraw_locked(posted);
     }
   }
-  const Spin lock(port_.mutex);
   port_.withdraw(probe_);
   // What libpsm2 owes the sender for messages that have come goes out with a later poll.
   port_.poll();
@@ -320,6 +321,10 @@ std::string Receiver::why_exhausted() const {
 
 void Receiver::withdraw(Posted& posted) {
   const Spin lock(port_.mutex);
+  withdraw_locked(posted);
+}
+
+void Receiver::withdraw_locked(Posted& posted) {
   // A sender that was closed sends nothing more.
   if (!closed_ || !exhausted()) fail(Errc::kAborted, "a receive was cancelled before it completed");
   const auto gone = [&]() RW_NO_THREAD_ANALYSIS {

@@ -49,6 +49,7 @@ class Receiver final : public ReceiveConnection, private Connection {
   void throw_if_failed();
 
   void post_locked(Posted& posted) RW_REQUIRES(port_.mutex);
+  void withdraw_locked(Posted& posted) RW_REQUIRES(port_.mutex);
   [[nodiscard]] abi::Tag tag_of(const Posted& posted) const;
   void start(Posted& posted) RW_REQUIRES(port_.mutex);
   /// With VERIFY=all: starts a receive if its message is there; those of all that have theirs.
