@@ -396,6 +396,15 @@ TEST(GpuSlots, AreInPinnedMemoryWhereCudaWouldMoveTheData) {
   }
 }
 
+TEST(GpuSlots, AreInPinnedMemoryWhereCudaWouldMapItLater) {
+  GpuBlocks gpus;
+  gpus.nic.needs_cuda = gpus.nic.maps_later = true;
+  const auto wanted = [](int, BlockGpu& gpu) { gpu.options.use = Use::kOn; };
+  const Hearing hearing;
+  for (const Ended& own : run_with(gpus, 3000, wanted)) EXPECT_TRUE(own.right && !own.apart);
+  EXPECT_THAT(hearing.heard(), Contains(HasSubstr("maps GPU memory by CUDA after connecting")));
+}
+
 // A driver that is not there is one rank's affair.
 TEST(GpuSlots, OfOneRankMayBeInPinnedMemory) {
   GpuBlocks gpus;

@@ -133,6 +133,28 @@ TEST_P(NetworkBlocks, AreNotWaitedForByWhoAsksForAFailure) {
   });
 }
 
+TEST_P(NetworkBlocks, AreConnectedOnceBothRanksHaveAskedForThem) {
+  run_ranks(2, [&](bootstrap::Bootstrap& bootstrap) {
+    Host host(bootstrap, GetParam());
+    const auto connected = [&] {
+      return host.thread().with_links([](const NetworkLinks& links) { return links.connected(); });
+    };
+    EXPECT_TRUE(connected());  // none was asked for
+    if (bootstrap.rank() == 0) {
+      (void)host.send_end(0, 1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_FALSE(connected());
+    }
+    bootstrap.barrier(bootstrap::soon());
+    if (bootstrap.rank() == 1) (void)host.receive_end(0, 0);
+    const auto until = TestClock::now() + std::chrono::seconds(30);
+    while (!connected() && TestClock::now() < until) std::this_thread::yield();
+    EXPECT_TRUE(connected());
+    bootstrap.barrier(bootstrap::soon());
+    host.close();
+  });
+}
+
 // Ranks with different calls: the tag of a chunk shows it, since hosts share no board.
 TEST_P(NetworkBlocks, TellAPeerThatWasCalledOtherwise) {
   Case test;

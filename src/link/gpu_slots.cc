@@ -171,6 +171,12 @@ void GpuSlots::open(transport::Transport& transport, std::vector<int> devices) {
     if ((properties.memory_kinds & static_cast<unsigned>(MemoryKind::kCuda)) == 0) {
       throw HostMemoryOnly(Errc::kInvalidUsage, "{} takes host memory only", properties.name);
     }
+    if (properties.gpu_memory_mapped_later) {
+      throw HostMemoryOnly(Errc::kInvalidUsage,
+                           "{} maps GPU memory by CUDA after connecting, which waits for the "
+                           "kernels that wait for the data",
+                           properties.name);
+    }
     if (properties.gpu_memory_by_cuda && options_.use != Use::kOn) {
       throw HostMemoryOnly(Errc::kInvalidUsage,
                            "{} may need CUDA to move it, which may wait for the kernels that wait "

@@ -259,6 +259,12 @@ bool NetworkLinks::sleep(std::chrono::nanoseconds at_most) {
   return true;
 }
 
+bool NetworkLinks::connected() const {
+  const auto is = [](const auto& end) { return end->connected(); };
+  return std::ranges::all_of(sends_, [&](auto& entry) { return is(entry.second.sender); }) &&
+         std::ranges::all_of(receives_, [&](auto& entry) { return is(entry.second.receiver); });
+}
+
 bool NetworkLinks::drained() {
   return std::ranges::all_of(sends_, [](auto& entry) { return entry.second.sender->drained(); });
 }

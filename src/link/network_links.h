@@ -100,6 +100,9 @@ class NetworkLinks {
   ///         sleep on)
   bool sleep(std::chrono::nanoseconds at_most);
 
+  /// Every link that was asked for is.
+  [[nodiscard]] bool connected() const;
+
   /// All that was published is with the transport, which is done with it.
   [[nodiscard]] bool drained();
 

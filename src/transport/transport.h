@@ -62,6 +62,9 @@ struct DeviceProperties {
   /// Where it takes GPU memory: a message there may need copies by CUDA, and a registration calls
   /// of CUDA that allocate, which may wait for kernels.
   bool gpu_memory_by_cuda = false;
+  /// Such calls also follow when the connection and all registrations are made: the receiver maps
+  /// memory of the sender when it is told of it.
+  bool gpu_memory_mapped_later = false;
 };
 
 /// A listener's address, which the caller sends to the connecting side. Opaque.

@@ -31,7 +31,7 @@ def run(what: str, ranks: int, hosts: int, **settings: str) -> list[str]:
     """What each rank printed. All must end well."""
     processes = start(what, ranks, hosts, **settings)
     try:
-        said = [process.communicate(timeout=DEADLINE_SECONDS)[0] for process in processes]
+        said = [_wait(process) for process in processes]
         for rank, process in enumerate(processes):
             assert process.returncode == 0, "\n".join(said)
             assert f"rank {rank}: " in said[rank]
@@ -40,3 +40,12 @@ def run(what: str, ranks: int, hosts: int, **settings: str) -> list[str]:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def _wait(process: subprocess.Popen[str]) -> str:
+    """What it printed. One that does not end is killed, and its output kept."""
+    try:
+        return process.communicate(timeout=DEADLINE_SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0] + f"no end after {DEADLINE_SECONDS} s\n"

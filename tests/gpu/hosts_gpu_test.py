@@ -45,11 +45,10 @@ def test_by_threads_over_shared_memory(ranks: int) -> None:
     assert "pinned memory for links over shm" in said[0]
 
 
-@pytest.mark.parametrize("net", ["sisci", "cuda_ipc"])
 @pytest.mark.parametrize(("ranks", "hosts"), [(2, 2), (3, 2)])
-def test_slots_in_gpu_memory(net: str, ranks: int, hosts: int) -> None:
-    settings = over_bridges() if net == "sisci" else {"NET": net}
-    settings |= {"LINKS": "network", "NET_GPU_SLOTS": "on", "NET_GPU_FLUSH": "always"}
+def test_slots_in_gpu_memory(ranks: int, hosts: int) -> None:
+    settings = {"LINKS": "network", "NET_GPU_SLOTS": "on", "NET_GPU_FLUSH": "always"}
+    settings |= over_bridges()
     said = run("collectives", ranks, hosts, DEBUG="INFO", **settings)
     assert "slots on the GPU" in said[0]
 

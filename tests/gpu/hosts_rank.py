@@ -3,6 +3,7 @@ as far as Ropewalk knows (the setting HOST_ID)."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import time
@@ -12,6 +13,9 @@ WHAT, MADE, RANK, RANKS, HOSTS = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:
 os.environ["ROPEWALK_HOST_ID"] = f"host{RANK * HOSTS // RANKS}"
 os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+# Where a rank stands that does not end.
+faulthandler.dump_traceback_later(100)
 
 import ropewalk  # noqa: E402
 import torch  # noqa: E402

@@ -122,9 +122,11 @@ def in_host(comm: Communicator) -> None:
             return out
 
         stream = go_around(comm, window, get_own)
-        # A stream's signal for a thread of the host, and the other way round.
+        # A stream's signal for a thread of the host, and the other way round. The host's is of the
+        # same counter, so that it has to follow the stream's.
         window.signal(right, 2, stream=stream)
         window.wait_signal(left, 2)
+        stream.synchronize()
         window.signal(right, 2)
         window.wait_signal(left, 2, stream=stream)
         stream.synchronize()

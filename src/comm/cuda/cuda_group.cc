@@ -13,6 +13,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "comm/call_report.h"
@@ -668,8 +669,27 @@ bool CudaGroup::any_thread_enqueues(DeviceStream stream) const noexcept {
   return status == cudaStreamCaptureStatusNone;
 }
 
+void CudaGroup::connect_slots() {
+  const auto limit = std::chrono::nanoseconds(timeout_ns_);
+  const auto begin = std::chrono::steady_clock::now();
+  while (!network_->connected()) {
+    if (std::optional<Error> lost = stopped()) throw std::move(*lost);
+    if (std::atomic_ref(control_->abort).load() != 0) {
+      throw Error(Errc::kAborted, "rank {} was aborted while links were connected", rank_);
+    }
+    if (timeout_ns_ != 0 && std::chrono::steady_clock::now() - begin > limit) {
+      throw Error(Errc::kTimeout,
+                  "rank {}: links over {}, whose slots are in GPU memory, were not connected "
+                  "within {:.3g} s",
+                  rank_, network_->name(), std::chrono::duration<double>(limit).count());
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
 executor::Capture CudaGroup::follow_last(cudaStream_t stream) {
   if (network_ != nullptr) network_->wake();
+  if (network_ != nullptr && network_->connects_first()) connect_slots();
   const executor::Capture capture = order_->follow(stream);
   if (capture.number == 0 && buffers_->unsettled() && order_->idle() && buffers_->settle()) {
     ++buffers_state_;

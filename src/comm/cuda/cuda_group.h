@@ -123,6 +123,8 @@ class CudaGroup final : public DeviceGroup {
   // Notes the times of the launch if it goes over both classes of links, and tells of the last one.
   void note_hybrid(PreparedLaunch& launch);
   executor::Capture follow_last(cudaStream_t stream);
+  // Waits for the links that calls have asked for. @pre network_->connects_first()
+  void connect_slots();
   void start(const void* kernel, unsigned blocks, unsigned threads, void* args, std::size_t shared,
              cudaStream_t stream);
 

@@ -65,6 +65,10 @@ DeviceNetwork::DeviceNetwork(bootstrap::Bootstrap& bootstrap, const Rails& rails
       of_slots.block_bytes = kBlockBytes;
       slots_ = GpuSlots::agree(bootstrap, *transport, options.nics, std::move(of_slots),
                                options.deadline);
+      const auto is_by_cuda = [&](int nic) {
+        return nic < transport->num_devices() && transport->properties(nic).gpu_memory_by_cuda;
+      };
+      connects_first_ = slots_ != nullptr && std::ranges::any_of(options.nics, is_by_cuda);
     }
     if (!of_links.flagged) of_links.gpu_slots = slots_.get();
     std::vector<int> cpus = options.cpus(*transport);
@@ -85,6 +89,12 @@ std::optional<Error> DeviceNetwork::failure() const {
     if (std::optional<Error> error = thread->failure()) return error;
   }
   return std::nullopt;
+}
+
+bool DeviceNetwork::connected() {
+  return std::ranges::all_of(threads_, [](auto& thread) {
+    return thread->with_links([](const NetworkLinks& links) { return links.connected(); });
+  });
 }
 
 bool DeviceNetwork::drain(Deadline deadline) {

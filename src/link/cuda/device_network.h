@@ -61,6 +61,12 @@ class DeviceNetwork {
   /// Waits until everything that kernels published has been sent. @return false at the deadline
   bool drain(Deadline deadline);
 
+  /// Whether kernels must not start before connected(): slots are in GPU memory, and the transport
+  /// calls CUDA for it. CUDA may wait for a kernel when that memory is registered, and the kernel
+  /// for the link. On all ranks or none.
+  [[nodiscard]] bool connects_first() const noexcept { return connects_first_; }
+  /// Every link that was asked for is connected.
+  [[nodiscard]] bool connected();
   /// Kernels that use links are about to start.
   void wake() noexcept {
     for (auto& thread : threads_) thread->wake();
@@ -92,6 +98,7 @@ class DeviceNetwork {
   int ranks_;
   MemoryPool pool_;                  // pinned memory that all GPUs see at its own address
   std::unique_ptr<GpuSlots> slots_;  // null: all slots in the pool
+  bool connects_first_ = false;
   executor::CallTag* own_tag_ = nullptr;
   executor::CallTag* board_ = nullptr;
   std::string name_;

@@ -97,6 +97,7 @@ class Auto final : public Transport {
       // A connection may end on any of them.
       properties.memory_kinds &= of.memory_kinds;
       properties.gpu_memory_by_cuda |= of.gpu_memory_by_cuda;
+      properties.gpu_memory_mapped_later |= of.gpu_memory_mapped_later;
     }
     return properties;
   }

@@ -26,6 +26,7 @@ struct GpuNicState {
   std::atomic<bool> takes_gpu_memory = true;
   std::atomic<bool> takes_dma_buf = false;
   std::atomic<bool> needs_cuda = false;
+  std::atomic<bool> maps_later = false;
   /// What arrives in GPU memory is there only when it was flushed.
   std::atomic<bool> late = false;
   /// Registrations of GPU memory from this one on are refused, of senders or of receivers; 0: none.
@@ -272,6 +273,7 @@ class GpuNic final : public Transport {
       properties.memory_kinds |= static_cast<unsigned>(MemoryKind::kDmaBuf);
     }
     properties.gpu_memory_by_cuda = state_.needs_cuda;
+    properties.gpu_memory_mapped_later = state_.maps_later;
     return properties;
   }
   std::unique_ptr<Listener> listen(int device) override {

@@ -122,6 +122,7 @@ class CudaIpcDriver final : public Driver {
     properties.latency_us = kLatencyUs;
     properties.memory_kinds |= static_cast<unsigned>(MemoryKind::kCuda);
     properties.gpu_memory_by_cuda = true;
+    properties.gpu_memory_mapped_later = true;
     return properties;
   }
   std::unique_ptr<Registration> register_memory(int /*device*/, void* data, std::size_t bytes,
