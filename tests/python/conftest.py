@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from typing import Any, Callable, TypeVar
 
@@ -47,6 +48,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 DEADLINE_SECONDS = 120
 
 
+def where_they_stand(threads: list[threading.Thread]) -> str:
+    """The stacks of those that have not ended, by rank."""
+    frames = sys._current_frames()
+    return "".join(
+        f"rank {rank}:\n" + "".join(traceback.format_stack(frames[thread.ident]))
+        for rank, thread in enumerate(threads)
+        if thread.ident in frames
+    )
+
+
 def run_ranks(comms: list[Communicator], body: Callable[[Communicator], Result]) -> list[Result]:
     """Runs `body` for every communicator in a thread of its own; results in rank order.
 
@@ -67,7 +78,7 @@ def run_ranks(comms: list[Communicator], body: Callable[[Communicator], Result])
     for thread in threads:
         thread.join(DEADLINE_SECONDS)
         if thread.is_alive():
-            pytest.fail(f"a rank hangs; so far: {errors}")
+            pytest.fail(f"a rank hangs; so far: {errors}\n{where_they_stand(threads)}")
     if errors:
         raise errors[0]
     return [results[comm.rank] for comm in comms]
