@@ -255,11 +255,12 @@ TEST(StreamHandshake, CopiesNothingBeforeThePeerIsThere) {
 // The host looks at each wait, and not at how long the stream has been at work.
 TEST(StreamHandshake, ManyShortWaitsAreNoLongOne) {
   StreamRanks job(2);
-  for (int r = 0; r < 2; ++r) job.handshake(r).set_timeout(milliseconds(400));
+  // Twelve waits are longer, one is not on a machine that stands still for a second.
+  for (int r = 0; r < 2; ++r) job.handshake(r).set_timeout(milliseconds(1500));
   constexpr std::size_t kRounds = 12;
   for (std::size_t round = 0; round < kRounds; ++round) job.enqueue(0, call_of(1), round, true);
   for (std::size_t round = 0; round < kRounds; ++round) {
-    std::this_thread::sleep_for(milliseconds(60));
+    std::this_thread::sleep_for(milliseconds(150));
     job.enqueue(1, call_of(1), round, true);
   }
   ASSERT_TRUE(job.all_idle());

@@ -96,10 +96,22 @@ def type_name(array: np.ndarray[Any, Any]) -> str:
     return {"float8_e4m3fn": "float8e4m3", "float8_e5m2": "float8e5m2"}.get(name, name)
 
 
+def pin_early(size: int) -> None:
+    """What PyTorch's `item()` needs of pinned memory, for `size` threads.
+
+    It is pinned at the first use, and CUDA then waits for what runs on the GPU: on a shared one
+    that may be another rank's operation, which waits for this rank.
+    """
+    kinds = (torch.uint8, torch.int16, torch.int32, torch.int64)
+    kept = [torch.empty(1, dtype=kind, pin_memory=True) for kind in kinds for _ in range(2 * size)]
+    del kept
+
+
 @contextmanager
 def on_gpus(size: int) -> Iterator[list[Communicator]]:
     """One rank per GPU, in this process; aborted at the end if a test broke them."""
     comms = ropewalk.init_all(size, device="cuda")
+    pin_early(size)
     try:
         yield comms
     finally:
