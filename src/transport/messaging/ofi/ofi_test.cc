@@ -30,6 +30,7 @@
 #include "transport/messaging/ofi/testing/providers.h"
 #include "transport/messaging/ofi/testing/stand_in.h"
 #include "transport/messaging/ofi/wire.h"
+#include "transport/messaging/testing/ending.h"
 #include "transport/registry.h"
 
 namespace ropewalk::transport::ofi {
@@ -201,6 +202,11 @@ TEST(OfiProvider, AReceiveThatIsGivenUpHarmsNoOtherConnection) {
 
 // They are over at once, and still as many as there may be of others: who tests none makes progress
 // with every send that is refused.
+TEST(OfiProvider, ConnectionsMayEndUnverifiedWhileAnotherIsUsed) {
+  const auto transport = make_transport(over(sockets_provider()));
+  EXPECT_GT(messaging::testing::end_connections_beside_another(*transport, 60), 0);
+}
+
 TEST(OfiProvider, SmallSendsCountWhileTheirRequestsAreHeld) {
   const auto from = make_transport(over(sockets_provider()));
   const auto to = make_transport(over(sockets_provider()));

@@ -23,6 +23,7 @@
 #include "transport/messaging/psm2/devices.h"
 #include "transport/messaging/psm2/interception.h"
 #include "transport/messaging/psm2/shared_files.h"
+#include "transport/messaging/testing/ending.h"
 #include "transport/messaging/testing/stand_in.h"
 #include "transport/registry.h"
 
@@ -185,6 +186,12 @@ TEST(Psm2KilledPeer, ItsMessageInFlightIsAnError) {
     words = error.what();
   }
   EXPECT_NE(words.find("process_vm_readv"), std::string::npos) << words;
+}
+
+// A thread of the other one judges the patterns of a receiver that goes.
+TEST(Psm2Connections, MayEndUnverifiedWhileAnotherIsUsed) {
+  const auto transport = make_transport(over_shared_memory());
+  EXPECT_GT(messaging::testing::end_connections_beside_another(*transport, 200), 0);
 }
 
 // libpsm2 keeps what comes for nobody, until the process ends.
