@@ -91,17 +91,19 @@ std::optional<Error> DeviceNetwork::failure() const {
   return std::nullopt;
 }
 
+template <typename Condition>
+bool DeviceNetwork::all_links(Condition&& condition) {
+  return std::ranges::all_of(threads_, [&](auto& thread) { return thread->with_links(condition); });
+}
+
 bool DeviceNetwork::connected() {
-  return std::ranges::all_of(threads_, [](auto& thread) {
-    return thread->with_links([](const NetworkLinks& links) { return links.connected(); });
-  });
+  connected_ = connected_ || all_links([](const NetworkLinks& links) { return links.connected(); });
+  return connected_;
 }
 
 bool DeviceNetwork::drain(Deadline deadline) {
   const auto drained = [this] {
-    return std::ranges::all_of(threads_, [](auto& thread) {
-      return thread->with_links([](NetworkLinks& links) { return links.drained(); });
-    });
+    return all_links([](NetworkLinks& links) { return links.drained(); });
   };
   while (!drained()) {
     if (failure().has_value() || std::chrono::steady_clock::now() > deadline) return false;
@@ -115,6 +117,7 @@ auto DeviceNetwork::with_links_of(executor::Protocol protocol, int channel, Func
   const bool simple = protocol == executor::Protocol::kSimple;
   pool_.reserve(simple ? network_end_bytes(shape()) : flagged_end_bytes());
   if (simple && slots_ != nullptr) slots_->reserve();
+  connected_ = false;
   return thread_of(protocol, channel).with_links(std::forward<Function>(function));
 }
 

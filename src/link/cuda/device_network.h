@@ -63,9 +63,9 @@ class DeviceNetwork {
 
   /// Whether kernels must not start before connected(): slots are in GPU memory, and the transport
   /// calls CUDA for it. CUDA may wait for a kernel when that memory is registered, and the kernel
-  /// for the link. On all ranks or none.
+  /// for the link.
   [[nodiscard]] bool connects_first() const noexcept { return connects_first_; }
-  /// Every link that was asked for is connected.
+  /// Every link that was asked for is connected. Keeps no thread from its links once it is so.
   [[nodiscard]] bool connected();
   /// Kernels that use links are about to start.
   void wake() noexcept {
@@ -90,6 +90,9 @@ class DeviceNetwork {
     return *threads_[static_cast<std::size_t>(channel % simple_threads_)];
   }
 
+  template <typename Condition>
+  bool all_links(Condition&& condition);
+
   // Its memory is reserved before the thread's lock is taken, which the thread needs for what a
   // kernel waits for.
   template <typename Function>
@@ -99,6 +102,7 @@ class DeviceNetwork {
   MemoryPool pool_;                  // pinned memory that all GPUs see at its own address
   std::unique_ptr<GpuSlots> slots_;  // null: all slots in the pool
   bool connects_first_ = false;
+  bool connected_ = true;  // since a link was last asked for
   executor::CallTag* own_tag_ = nullptr;
   executor::CallTag* board_ = nullptr;
   std::string name_;

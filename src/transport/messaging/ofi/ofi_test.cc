@@ -200,13 +200,14 @@ TEST(OfiProvider, AReceiveThatIsGivenUpHarmsNoOtherConnection) {
   transfer(other, kBytes);
 }
 
-// They are over at once, and still as many as there may be of others: who tests none makes progress
-// with every send that is refused.
+// A thread of the other one judges the patterns of a receiver that goes.
 TEST(OfiProvider, ConnectionsMayEndUnverifiedWhileAnotherIsUsed) {
   const auto transport = make_transport(over(sockets_provider()));
   EXPECT_GT(messaging::testing::end_connections_beside_another(*transport, 60), 0);
 }
 
+// They are over at once, and still as many as there may be of others: who tests none makes progress
+// with every send that is refused.
 TEST(OfiProvider, SmallSendsCountWhileTheirRequestsAreHeld) {
   const auto from = make_transport(over(sockets_provider()));
   const auto to = make_transport(over(sockets_provider()));
