@@ -68,6 +68,7 @@ if(RW_FUZZ)
 endif()
 
 include(cmake/precompiled.cmake)
+include(cmake/optimization.cmake)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/source_dir.h.in ${PROJECT_BINARY_DIR}/for_tests/source_dir.h @ONLY)
 
 function(rw_layer name)
@@ -116,6 +117,7 @@ function(rw_layer name)
   if(name MATCHES "^(diagnose|plan|schedule|topology|tune)$")
     set_target_properties(rw_${name} PROPERTIES RW_OWN_OBJECTS ON)
   endif()
+  rw_optimize(${name})
   if(NOT (RW_SANITIZE AND name STREQUAL "plan"))  # its level of optimization is another
     rw_precompile(rw_${name} library)
   endif()
@@ -162,6 +164,9 @@ if(RW_HAVE_PSM2)
 endif()
 rw_layer(netplugin DEPENDS core transport)
 rw_layer(profiler DEPENDS core LIBRARIES nlohmann_json::nlohmann_json)
+if(RW_LIBRARY_ONLY)  # which has no part of them
+  set_target_properties(rw_netplugin rw_profiler PROPERTIES EXCLUDE_FROM_ALL ON)
+endif()
 rw_layer(topology DEPENDS core LIBRARIES nlohmann_json::nlohmann_json PkgConfig::PUGIXML
   ${CMAKE_DL_LIBS})
 rw_layer(plan DEPENDS core topology LIBRARIES nlohmann_json::nlohmann_json)
