@@ -1499,8 +1499,9 @@ void Communicator::finalize() {
               chunk.peer, chunk.tag.call);
   }
   if (device_ != nullptr) {
-    device_->finish(*bootstrap_);
+    device_->finish();
     look_at_device();
+    device_->say_farewell(*bootstrap_);
   }
   finalized_ = true;
   runtime_.status().remove(*this);

@@ -115,9 +115,13 @@ class DeviceGroup : public Executor {
   [[nodiscard]] virtual std::optional<Error> stopped() const = 0;
   /// The collective in which it did, where it is known: of a kernel that waited too long.
   [[nodiscard]] virtual std::optional<executor::CallTag> stopped_in() const = 0;
-  /// Waits until all kernels of this rank have ended, and tells the other ranks that it no longer
-  /// needs their windows. The last step before leaving the communicator in order.
-  virtual void finish(bootstrap::Bootstrap& bootstrap) = 0;
+  /// Waits until all kernels of this rank have ended and what they sent has left.
+  virtual void finish() = 0;
+  /// Tells the other ranks that this one no longer needs their windows, and waits for the same from
+  /// them. The last step before leaving the communicator in order: those who have heard it close
+  /// their links, which stopped() would take for a loss from here on.
+  /// @pre finish()
+  virtual void say_farewell(bootstrap::Bootstrap& bootstrap) = 0;
 
   [[nodiscard]] virtual int device() const noexcept = 0;
   /// Device memory that the communicator holds.

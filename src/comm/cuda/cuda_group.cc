@@ -872,13 +872,17 @@ std::optional<Error> CudaGroup::stopped() const {
 
 std::optional<executor::CallTag> CudaGroup::stopped_in() const { return stop_call(control_->stop); }
 
-void CudaGroup::finish(bootstrap::Bootstrap& bootstrap) {
+void CudaGroup::finish() {
   const executor::CurrentDevice current(device_);
   order_->wait_until_idle();
   if (times_ != nullptr) read_clock();
   if (network_ != nullptr && !network_->drain(deadline_after(kFarewellPatience))) {
     log::warn("rank {} leaves before all data of its kernels was sent", rank_);
   }
+}
+
+void CudaGroup::say_farewell(bootstrap::Bootstrap& bootstrap) {
+  const executor::CurrentDevice current(device_);
   // Before the others hear of it: who has left may free its memory.
   buffers_->close_all();
   if (mapped_ != nullptr) mapped_->windows().say_goodbye();

@@ -83,7 +83,8 @@ class CudaGroup final : public DeviceGroup {
   void abort() noexcept override;
   [[nodiscard]] std::optional<Error> stopped() const override;
   [[nodiscard]] std::optional<executor::CallTag> stopped_in() const override;
-  void finish(bootstrap::Bootstrap& bootstrap) override;
+  void finish() override;
+  void say_farewell(bootstrap::Bootstrap& bootstrap) override;
   [[nodiscard]] int device() const noexcept override { return device_; }
   [[nodiscard]] std::size_t memory_bytes() const noexcept override;
   [[nodiscard]] std::optional<std::string> network_slots() const override;
