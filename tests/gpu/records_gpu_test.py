@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import ropewalk
 from conftest import run_ranks
 from gpu_support import need_ranks, num_ranks, on_gpus, own_stream, torch
+from ropewalk import settings
 from ropewalk.communicator import Communicator
 
 need_ranks()
@@ -19,8 +21,11 @@ COUNT = 1 << 18
 
 
 @pytest.fixture(autouse=True)
-def _with_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROPEWALK_TRACE_GPU", "1")
+def _with_times() -> Iterator[None]:
+    """Not by the environment, which is read once: tests of other files may have been first."""
+    settings.set("TRACE_GPU", 1)
+    yield
+    settings.set("TRACE_GPU", 0)
 
 
 def records_of(comm: Communicator) -> list[dict[str, Any]]:
