@@ -21,15 +21,18 @@ bool HybridTimer::poll() {
   if (!followed_.has_value()) return true;
   const StampRange& range = followed_->range;
   const std::uint32_t direct_blocks = range.blocks - followed_->host_blocks;
-  const std::uint64_t direct = times_.read(range.part(0, direct_blocks)).end;
-  const std::uint64_t host = times_.read(range.part(direct_blocks, followed_->host_blocks)).end;
-  if (direct == 0 || host == 0) {
+  const StampedTimes direct = times_.read(range.part(0, direct_blocks));
+  const StampedTimes host = times_.read(range.part(direct_blocks, followed_->host_blocks));
+  if (direct.end == 0 || host.end == 0) {
     // Its memory may have been given to another launch since.
     if (times_.about_to_be_reused(range)) followed_.reset();
     return !followed_.has_value();
   }
   tune::HybridTimes times = followed_->known;
-  times.host_later_seconds = seconds_between(direct, host);
+  times.host_later_seconds = seconds_between(direct.end, host.end);
+  // Of the class that was done last; blocks of a launch begin together.
+  const StampedTimes& last = times.host_later_seconds > 0 ? host : direct;
+  times.seconds = seconds_between(last.begin, last.end);
   followed_.reset();
   timed_(times);
   return true;

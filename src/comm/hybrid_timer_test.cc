@@ -59,8 +59,10 @@ TEST_F(HybridTimerTest, TellsByHowMuchTheHostsLinksWereLater) {
   ASSERT_EQ(timed_.size(), 2U);
   EXPECT_DOUBLE_EQ(timed_[0].share, 0.25);
   EXPECT_NEAR(timed_[0].host_later_seconds, 7e-6, 1e-12);
+  EXPECT_NEAR(timed_[0].seconds, 8e-6, 1e-12);
   EXPECT_DOUBLE_EQ(timed_[1].share, 0.5);
   EXPECT_NEAR(timed_[1].host_later_seconds, -5e-6, 1e-12);
+  EXPECT_NEAR(timed_[1].seconds, 6e-6, 1e-12);
 }
 
 TEST_F(HybridTimerTest, WaitsForTheLastBlockOfEitherClass) {

@@ -32,6 +32,40 @@ double HybridController::scale_of(const HybridTimes& times) const noexcept {
   return std::clamp(scale, kLeastScale, kMostScale);
 }
 
+bool HybridController::slower(const Shortest& now, const Shortest& before) noexcept {
+  return std::ranges::any_of(now, [&](const auto& each) {
+    const auto found = before.find(each.first);
+    return found != before.end() && each.second > kSlower * found->second;
+  });
+}
+
+std::optional<double> HybridController::next_scale(Direction& direction, double found) {
+  const double now = direction.scale;
+  if (direction.before.has_value() && slower(direction.shortest, direction.shortest_before)) {
+    const double before = *direction.before;
+    (now > before ? direction.too_high : direction.too_low) = now;
+    direction.before.reset();
+    direction.settled = true;
+    return before;
+  }
+  direction.before.reset();
+  const double tolerance = direction.settled ? kToleranceLater : kTolerance;
+  // Half as far as what was slower.
+  constexpr double kNear = 0.01;
+  double next = std::min(found, now * kLongestStep);
+  if (next > direction.too_high * (1 - kNear)) next = (now + direction.too_high) / 2;
+  if (next < direction.too_low * (1 + kNear)) next = (now + direction.too_low) / 2;
+  if (std::abs(next / now - 1) <= tolerance) {
+    direction.settled = true;
+    return std::nullopt;
+  }
+  if (direction.changes == kMostChanges) return std::nullopt;
+  ++direction.changes;
+  direction.before = now;
+  direction.shortest_before = direction.shortest;
+  return next;
+}
+
 std::optional<HybridScale> HybridController::measured(const HybridTimes& times) {
   Direction& direction = directions_[times.one_way ? 1 : 0];
   const bool usable = times.share > 0 && times.share < 1 && times.bytes > 0;
@@ -43,21 +77,19 @@ std::optional<HybridScale> HybridController::measured(const HybridTimes& times) 
   }
   std::vector<double>& scales = direction.scales;
   scales.push_back(scale_of(times));
+  const auto [shortest, first] =
+      direction.shortest.emplace(std::pair(times.operation, times.bytes), times.seconds);
+  if (!first) shortest->second = std::min(shortest->second, times.seconds);
   if (scales.size() < kSamples) return std::nullopt;
   const auto middle = scales.begin() + kSamples / 2;
   std::ranges::nth_element(scales, middle);
-  const double found = *middle;
+  const std::optional<double> next = next_scale(direction, *middle);
   scales.clear();
-  const double tolerance = direction.settled ? kToleranceLater : kTolerance;
-  if (std::abs(found / direction.scale - 1) <= tolerance) {
-    direction.settled = true;
-    return std::nullopt;
-  }
-  if (direction.changes == kMostChanges) return std::nullopt;
-  ++direction.changes;
+  direction.shortest.clear();
+  if (!next.has_value()) return std::nullopt;
   direction.waits = true;
   // As the other ranks will have it.
-  return HybridScale::unpacked(HybridScale{times.one_way, found}.packed());
+  return HybridScale::unpacked(HybridScale{times.one_way, *next}.packed());
 }
 
 void HybridController::begins(const HybridScale& scale) {
@@ -66,6 +98,7 @@ void HybridController::begins(const HybridScale& scale) {
   direction.waits = false;
   direction.unjudged = kUnjudged;
   direction.scales.clear();
+  direction.shortest.clear();
 }
 
 }  // namespace ropewalk::tune

@@ -3,14 +3,18 @@
 //
 // The shares follow from equation 8 of G. Wang et al., "Blink: Fast and Generic Collectives for
 // Distributed ML", MLSys 2020 (arXiv 1910.04940), which has both classes end together if the rates
-// are right. By how much later the host's links were done than the others is all that counts: how
-// long a call took says when other ranks came to it.
+// are right. By how much later the host's links were done than the others says what their rate is.
+// That holds for the share that was tried alone: on two H200 and on two H100 a little more data on
+// the host's links made them half as fast. So a rate is raised in small steps, each has to make
+// calls shorter, and one that does not is taken back for good.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tune/hybrid_links.h"
@@ -39,6 +43,10 @@ struct HybridTimes {
   /// From when the links between GPUs were done until those through the host's memory were;
   /// negative where these were done first.
   double host_later_seconds = 0;
+  /// From when its first block began until its last one was done: waits for other ranks included.
+  double seconds = 0;
+  /// The collective and its root: their calls are compared with each other alone.
+  std::uint32_t operation = 0;
 };
 
 /// Pure: what it wants follows from what it was told.
@@ -62,19 +70,35 @@ class HybridController {
   static constexpr double kToleranceLater = 0.1;
   static constexpr double kLeastScale = 0.25;
   static constexpr double kMostScale = 4;
-  /// Each change has calls prepared anew: in the life of a communicator, for each direction.
-  static constexpr int kMostChanges = 8;
+  /// A rate that looks higher than that is raised so far first.
+  static constexpr double kLongestStep = 1.25;
+  /// What calls may take longer after a change before it is taken back.
+  static constexpr double kSlower = 1.01;
+  /// Each change has calls prepared anew: in the life of a communicator, for each direction,
+  /// besides those that are taken back.
+  static constexpr int kMostChanges = 10;
 
  private:
+  /// The shortest time of calls, by operation and bytes. Late ranks make some longer, none shorter.
+  using Shortest = std::map<std::pair<std::uint32_t, double>, double>;
   struct Direction {
     double scale = 1;
     bool waits = false;    // for begins()
-    bool settled = false;  // was right once
+    bool settled = false;  // was right once, or what was tried beyond it was slower
     int changes = 0;
     int unjudged = kUnjudged;
     std::vector<double> scales;  // by the last calls
+    Shortest shortest;           // of the same
+    // With which calls were judged before the last change, until that was judged, too.
+    std::optional<double> before;
+    Shortest shortest_before;
+    double too_high = kMostScale * 2;  // was tried, and slower; so was what follows
+    double too_low = 0;
   };
   [[nodiscard]] double scale_of(const HybridTimes& times) const noexcept;
+  static bool slower(const Shortest& now, const Shortest& before) noexcept;
+  /// @return what is to be tried next; nothing where the scale stays
+  static std::optional<double> next_scale(Direction& direction, double found);
 
   HybridLinks links_;
   std::array<Direction, 2> directions_;  // both at once, one way
