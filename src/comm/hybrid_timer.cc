@@ -18,29 +18,32 @@ double seconds_between(std::uint64_t from, std::uint64_t to) noexcept {
 }  // namespace
 
 bool HybridTimer::poll() {
-  if (!followed_.has_value()) return true;
-  const StampRange& range = followed_->range;
-  const std::uint32_t direct_blocks = range.blocks - followed_->host_blocks;
-  const StampedTimes direct = times_.read(range.part(0, direct_blocks));
-  const StampedTimes host = times_.read(range.part(direct_blocks, followed_->host_blocks));
-  if (direct.end == 0 || host.end == 0) {
-    // Its memory may have been given to another launch since.
-    if (times_.about_to_be_reused(range)) followed_.reset();
-    return !followed_.has_value();
+  while (!followed_.empty()) {
+    const Followed& oldest = followed_.front();
+    const StampRange& range = oldest.range;
+    const std::uint32_t direct_blocks = range.blocks - oldest.host_blocks;
+    const StampedTimes direct = times_.read(range.part(0, direct_blocks));
+    const StampedTimes host = times_.read(range.part(direct_blocks, oldest.host_blocks));
+    if (direct.end == 0 || host.end == 0) {
+      if (!times_.about_to_be_reused(range)) break;
+      // Its memory may have been given to another launch since.
+      followed_.pop_front();
+      continue;
+    }
+    tune::HybridTimes times = oldest.known;
+    followed_.pop_front();
+    times.host_later_seconds = seconds_between(direct.end, host.end);
+    // Of the class that was done last; blocks of a launch begin together.
+    const StampedTimes& last = times.host_later_seconds > 0 ? host : direct;
+    times.seconds = seconds_between(last.begin, last.end);
+    timed_(times);
   }
-  tune::HybridTimes times = followed_->known;
-  times.host_later_seconds = seconds_between(direct.end, host.end);
-  // Of the class that was done last; blocks of a launch begin together.
-  const StampedTimes& last = times.host_later_seconds > 0 ? host : direct;
-  times.seconds = seconds_between(last.begin, last.end);
-  followed_.reset();
-  timed_(times);
-  return true;
+  return followed_.size() < kMostFollowed;
 }
 
 void HybridTimer::follow(const StampRange& range, std::uint32_t host_blocks,
                          const tune::HybridTimes& known) {
-  followed_ = Followed{range, host_blocks, known};
+  followed_.push_back({range, host_blocks, known});
 }
 
 }  // namespace ropewalk::comm

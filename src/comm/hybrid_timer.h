@@ -1,9 +1,11 @@
-// Times operations over both classes of links between GPUs (tune/hybrid_links.h), one at a time, by
-// what the blocks of their launches note.
+// Times operations over both classes of links between GPUs (tune/hybrid_links.h), some of those
+// that are enqueued at once, by what the blocks of their launches note.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <functional>
-#include <optional>
 #include <utility>
 
 #include "comm/device_times.h"
@@ -19,12 +21,15 @@ class HybridTimer {
   /// @param times outlives it
   HybridTimer(DeviceTimes& times, Timed timed) : times_(times), timed_(std::move(timed)) {}
 
-  /// Tells of the operation that was followed, once it has ended, and forgets it.
-  /// @return whether none is followed now
+  /// Tells of the operations that were followed and have ended, in their order, and forgets them.
+  /// @return whether another one may be followed
   bool poll();
   /// Follows the operation that `range` is of, whose last `host_blocks` blocks are the channels
   /// through the host's memory. @param known all of it but the time @pre poll() returned true
   void follow(const StampRange& range, std::uint32_t host_blocks, const tune::HybridTimes& known);
+
+  /// At once. Their stamps must fit into half of the memory for them.
+  static constexpr std::size_t kMostFollowed = 4;
 
  private:
   struct Followed {
@@ -34,7 +39,7 @@ class HybridTimer {
   };
   DeviceTimes& times_;
   Timed timed_;
-  std::optional<Followed> followed_;
+  std::deque<Followed> followed_;  // the oldest first
 };
 
 }  // namespace ropewalk::comm

@@ -72,7 +72,7 @@ TEST_F(HybridTimerTest, WaitsForTheLastBlockOfEitherClass) {
     for (std::uint32_t b = 0; b < kBlocks; ++b) {
       if (b != last) stamp(range, b, 1'000, 2'000);
     }
-    EXPECT_FALSE(timer_.poll());
+    EXPECT_TRUE(timer_.poll());
     EXPECT_EQ(timed_.size(), before);
     stamp(range, last, 1'000, 3'000);
     EXPECT_TRUE(timer_.poll());
@@ -98,11 +98,35 @@ TEST_F(HybridTimerTest, AClockThatBeginsAnewBetweenTheEndsSaysTheSame) {
 }
 
 TEST_F(HybridTimerTest, AnOperationWhoseMemoryIsAnothersIsForgotten) {
-  (void)follow();
-  EXPECT_FALSE(timer_.poll());
-  for (int i = 0; i < 5; ++i) (void)times_.next(kBlocks);
+  const StampRange forgotten = follow(0.25);
   EXPECT_TRUE(timer_.poll());
+  for (int i = 0; i < 5; ++i) (void)times_.next(kBlocks);
+  const StampRange next = follow(0.5);
+  stamp_all(next, 2'000, 3'000);
+  EXPECT_TRUE(timer_.poll());
+  ASSERT_EQ(timed_.size(), 1U);
+  EXPECT_DOUBLE_EQ(timed_[0].share, 0.5);
+  stamp_all(forgotten, 2'000, 3'000);
+  EXPECT_TRUE(timer_.poll());
+  EXPECT_EQ(timed_.size(), 1U);
+}
+
+// A program enqueues many before the first one ends.
+TEST_F(HybridTimerTest, FollowsSomeAtOnceInTheirOrder) {
+  std::vector<StampRange> ranges;
+  for (std::size_t i = 0; i < HybridTimer::kMostFollowed; ++i) {
+    ranges.push_back(follow(0.1 * static_cast<double>(i + 1)));
+  }
+  EXPECT_FALSE(timer_.poll());
+  // A later one is not told before those that were begun earlier.
+  stamp_all(ranges[1], 4'000, 5'000);
+  EXPECT_FALSE(timer_.poll());
   EXPECT_TRUE(timed_.empty());
+  stamp_all(ranges[0], 2'000, 3'000);
+  EXPECT_TRUE(timer_.poll());
+  ASSERT_EQ(timed_.size(), 2U);
+  EXPECT_DOUBLE_EQ(timed_[0].share, 0.1);
+  EXPECT_DOUBLE_EQ(timed_[1].share, 0.2);
 }
 
 }  // namespace

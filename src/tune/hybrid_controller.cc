@@ -69,8 +69,11 @@ std::optional<double> HybridController::next_scale(Direction& direction, double 
 std::optional<HybridScale> HybridController::measured(const HybridTimes& times) {
   Direction& direction = directions_[times.one_way ? 1 : 0];
   const bool usable = times.share > 0 && times.share < 1 && times.bytes > 0;
-  // Calls of before the last change say nothing.
-  if (!usable || direction.waits || times.scale != direction.scale) return std::nullopt;
+  // Calls of before the last change say nothing. One change after the other, whatever its
+  // direction.
+  if (!usable || directions_[0].waits || directions_[1].waits || times.scale != direction.scale) {
+    return std::nullopt;
+  }
   if (direction.unjudged > 0) {
     --direction.unjudged;
     return std::nullopt;

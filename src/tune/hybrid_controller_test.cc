@@ -229,6 +229,21 @@ TEST(HybridController, CallsOfBeforeAChangeSayNothing) {
   EXPECT_NEAR(calls.scale / 2, 1, HybridController::kTolerance);
 }
 
+TEST(HybridController, OneChangeFollowsTheOther) {
+  HybridController controller(split_links());
+  SplitCalls both_ways(0.5, false);
+  SplitCalls one_way(0.5, true);
+  std::optional<HybridScale> first;
+  for (int i = 0; i < 50 && !first.has_value(); ++i) first = both_ways.call(controller);
+  ASSERT_TRUE(first.has_value());
+  for (int i = 0; i < 50; ++i) EXPECT_FALSE(one_way.call(controller).has_value());
+  controller.begins(*first);
+  std::optional<HybridScale> second;
+  for (int i = 0; i < 50 && !second.has_value(); ++i) second = one_way.call(controller);
+  ASSERT_TRUE(second.has_value());
+  EXPECT_TRUE(second->one_way);
+}
+
 TEST(HybridController, TimesThatCannotBeAreNotJudged) {
   HybridController controller(split_links());
   HybridTimes times;
