@@ -80,8 +80,8 @@ std::optional<HybridScale> HybridController::measured(const HybridTimes& times) 
   }
   std::vector<double>& scales = direction.scales;
   scales.push_back(scale_of(times));
-  const auto [shortest, first] =
-      direction.shortest.emplace(std::pair(times.operation, times.bytes), times.seconds);
+  const auto [shortest, first] = direction.shortest.emplace(
+      std::tuple(times.collective, times.root, times.bytes), times.seconds);
   if (!first) shortest->second = std::min(shortest->second, times.seconds);
   if (scales.size() < kSamples) return std::nullopt;
   const auto middle = scales.begin() + kSamples / 2;
@@ -100,8 +100,6 @@ void HybridController::begins(const HybridScale& scale) {
   direction.scale = scale.scale;
   direction.waits = false;
   direction.unjudged = kUnjudged;
-  direction.scales.clear();
-  direction.shortest.clear();
 }
 
 }  // namespace ropewalk::tune

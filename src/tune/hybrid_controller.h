@@ -5,8 +5,8 @@
 // Distributed ML", MLSys 2020 (arXiv 1910.04940), which has both classes end together if the rates
 // are right. By how much later the host's links were done than the others says what their rate is.
 // That holds for the share that was tried alone: on two H200 and on two H100 a little more data on
-// the host's links made them half as fast. So a rate is raised in small steps, each has to make
-// calls shorter, and one that does not is taken back for good.
+// the host's links made calls take up to half as long again. So a rate is raised in small steps,
+// and a change after which calls take longer is taken back for good.
 #pragma once
 
 #include <array>
@@ -14,9 +14,10 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <utility>
+#include <tuple>
 #include <vector>
 
+#include "core/types.h"
 #include "tune/hybrid_links.h"
 
 namespace ropewalk::tune {
@@ -45,8 +46,9 @@ struct HybridTimes {
   double host_later_seconds = 0;
   /// From when its first block began until its last one was done: waits for other ranks included.
   double seconds = 0;
-  /// The collective and its root: their calls are compared with each other alone.
-  std::uint32_t operation = 0;
+  // Calls of equal ones alone are compared with each other.
+  Collective collective = Collective::kAllReduce;
+  int root = 0;
 };
 
 /// Pure: what it wants follows from what it was told.
@@ -79,8 +81,9 @@ class HybridController {
   static constexpr int kMostChanges = 10;
 
  private:
-  /// The shortest time of calls, by operation and bytes. Late ranks make some longer, none shorter.
-  using Shortest = std::map<std::pair<std::uint32_t, double>, double>;
+  /// The shortest time of calls, by collective, root and bytes. Late ranks make some longer, none
+  /// shorter.
+  using Shortest = std::map<std::tuple<Collective, int, double>, double>;
   struct Direction {
     double scale = 1;
     bool waits = false;    // for begins()

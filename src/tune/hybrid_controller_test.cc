@@ -197,12 +197,12 @@ TEST(HybridController, CallsOfOneOperationAreNotComparedWithThoseOfAnother) {
   times.host_later_seconds = -0.5e-3;
   std::vector<double> scales;
   // Twice as long, but another operation; then longer than the same one was.
-  for (const auto& [operation, seconds] : {std::pair(0U, 1e-3), {1U, 2e-3}, {1U, 2.1e-3}}) {
-    times.operation = operation;
+  for (const auto& [root, seconds] : {std::pair(0, 1e-3), {1, 2e-3}, {1, 2.1e-3}}) {
+    times.root = root;
     times.seconds = seconds;
     std::optional<HybridScale> next;
     for (int i = 0; i < 20 && !next.has_value(); ++i) next = controller.measured(times);
-    ASSERT_TRUE(next.has_value()) << operation;
+    ASSERT_TRUE(next.has_value()) << root;
     controller.begins(*next);
     times.scale = next->scale;
     scales.push_back(next->scale);

@@ -652,9 +652,8 @@ void CudaGroup::note_hybrid(PreparedLaunch& launch) {
   if (range.blocks == 0) return;
   tune::HybridTimes known;
   known.one_way = has_root(schedule.collective);
-  constexpr unsigned kRootShift = 8;
-  known.operation = static_cast<std::uint32_t>(schedule.collective) |
-                    static_cast<std::uint32_t>(schedule.root) << kRootShift;
+  known.collective = schedule.collective;
+  known.root = schedule.root;
   known.scale = routed->hybrid_scale;
   known.share = routed->hybrid_share;
   known.bytes = static_cast<double>(launch.args.call.count) *
