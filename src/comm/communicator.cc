@@ -1503,6 +1503,8 @@ void Communicator::finalize() {
     look_at_device();
     device_->say_farewell(*bootstrap_);
   }
+  // Not before a device group has waited for the other ranks.
+  if (messenger_ != nullptr) messenger_->leave();
   finalized_ = true;
   runtime_.status().remove(*this);
   if (monitored_) runtime_.job_ports().remove(*monitored_);

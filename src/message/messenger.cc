@@ -1138,9 +1138,13 @@ void Messenger::finish() {
     (void)drive();
     const Lock lock(mutex_);
     if (stopped_ || carrier_ == nullptr) return;
-    if (!carrier_->drained() && Clock::now() < patience) continue;
-    return carrier_->leave();
+    if (carrier_->drained() || Clock::now() >= patience) return;
   }
+}
+
+void Messenger::leave() {
+  const Lock lock(mutex_);
+  if (!stopped_ && carrier_ != nullptr) carrier_->leave();
 }
 
 // ---- progress -----------------------------------------------------------------------------

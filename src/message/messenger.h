@@ -157,6 +157,10 @@ class Messenger : private executor::WaitHook {
 
   /// Waits for what was started, and until the peers have what this rank sent them. Before leaving.
   void finish();
+  /// The last step: closes the links, which a peer takes for a loss unless this rank leaves the
+  /// communicator within its `peer_loss_time`.
+  /// @pre finish()
+  void leave();
   /// Ends all that was started with `error`, and touches no memory of it from now on.
   void stop(const Error& error);
 

@@ -344,13 +344,9 @@ class Run {
   }
 
   void collect_links() {
-    double total = 0;
-    for (const int weight : s_.weight) total += weight;
-    const double share = s_.weight[static_cast<std::size_t>(channel_)] / total / s_.parts;
     for (const Link& link : links_) {
-      const int messages = static_cast<int>(link.queue.size());
       verdict_.links.push_back(
-          {channel_, link.source, link.destination, messages, messages * share});
+          {channel_, link.source, link.destination, static_cast<int>(link.queue.size())});
     }
     std::sort(verdict_.links.begin(), verdict_.links.end(),
               [](const LinkLoad& a, const LinkLoad& b) {

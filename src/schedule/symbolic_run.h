@@ -49,7 +49,7 @@ struct Trace {
 struct ChannelVerdict {
   bool in_place = true;  ///< no input is read after an output was written over it
   int longest_path = 0;
-  std::vector<LinkLoad> links;
+  std::vector<LinkLoad> links;  ///< without their units
   Trace trace;
 };
 

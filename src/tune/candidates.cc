@@ -1,6 +1,7 @@
 #include "tune/candidates.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -50,6 +51,10 @@ bool gains_by_hybrid(Collective collective) {
 constexpr double kHybridBytes[] = {0x1p25, 0x1p27, 0x1p29, 0x1p36};
 // A candidate of its own for a share so many times the last one.
 constexpr double kAnotherShare = 1.02;
+// Of less data a smaller one gains less than what the second class of links costs: all-reduces of
+// 32 MiB on two H200 took 1.03 of the time with 0.6 to 3% (benchmarks/results/hybrid-2xh200.txt).
+constexpr double kLeastShare = 0.03;
+constexpr double kAnyShareBytes = 0x1p27;
 
 // Whether plans of this name are made for the collective at all.
 bool plans_serve(std::string_view name, Collective collective) {
@@ -152,6 +157,11 @@ schedule::Request Candidates::request_of(Collective collective, int root,
           channels,   facts_.ring_order, host_of_rank_};
 }
 
+schedule::Request Candidates::hybrid_request(Collective collective, int root) const noexcept {
+  const HybridLinks& links = facts_.hybrid;
+  return request_of(collective, root, links.host_alone ? links.channels : facts_.max_channels);
+}
+
 double Candidates::host_path_units(const std::string& algorithm, schedule::Request request,
                                    const schedule::Checked& compiled) {
   if (facts_.host_path_pairs.empty()) return 0;
@@ -204,17 +214,16 @@ std::vector<Candidate> Candidates::over_rails(const std::string& algorithm,
 std::vector<Candidate> Candidates::over_both_classes(const std::string& algorithm,
                                                      Collective collective, int root) {
   const HybridLinks& links = facts_.hybrid;
-  if (links.channels == 0 || facts_.num_ranks < 2 || !gains_by_hybrid(collective)) return {};
-  const int channels = links.host_alone ? links.channels : facts_.max_channels;
-  const std::shared_ptr<const schedule::Checked> plain =
-      schedules_->get(algorithm, request_of(collective, root, channels));
-  if (plain->schedule().num_channels() != channels) return {};
+  const schedule::Request request = hybrid_request(collective, root);
+  const std::shared_ptr<const schedule::Checked> plain = schedules_->get(algorithm, request);
+  if (plain->schedule().num_channels() != request.channels) return {};
   const int hops = ScheduleShape::of(*plain).longest_path;
   std::vector<Candidate> made;
   double last = 0;
   for (const double bytes : kHybridBytes) {
     const double share = links.host_share(hops, has_root(collective), bytes);
-    if (share == 0 || share < last * kAnotherShare) continue;
+    if (share == 0 || (bytes < kAnyShareBytes && share < kLeastShare)) continue;
+    if (share < last * kAnotherShare) continue;
     last = share;
     made.push_back(
         by_shares(algorithm, plain->schedule(), share, links.scale(has_root(collective))));
@@ -224,8 +233,30 @@ std::vector<Candidate> Candidates::over_both_classes(const std::string& algorith
 
 std::vector<Candidate> Candidates::hybrids(Collective collective, int root) {
   std::vector<Candidate> all;
-  for (const std::string& algorithm : registered(collective, root)) {
-    std::ranges::move(over_both_classes(algorithm, collective, root), std::back_inserter(all));
+  if (facts_.hybrid.channels == 0 || facts_.num_ranks < 2 || !gains_by_hybrid(collective)) {
+    return all;
+  }
+  // Each share of each algorithm is a schedule to be made when rates change, while calls run: so
+  // only algorithms that no other one equals in all that the price of long data depends on.
+  using Costs = std::array<double, 3>;
+  std::vector<Costs> costs;
+  const std::vector<std::string> algorithms = registered(collective, root);
+  for (const std::string& algorithm : algorithms) {
+    const ScheduleShape shape =
+        ScheduleShape::of(*schedules_->get(algorithm, hybrid_request(collective, root)));
+    costs.push_back({shape.link_units, shape.work_units, static_cast<double>(shape.longest_path)});
+  }
+  const auto at_most = [](const Costs& a, const Costs& b) {
+    return a[0] <= b[0] && a[1] <= b[1] && a[2] <= b[2];
+  };
+  for (std::size_t i = 0; i < algorithms.size(); ++i) {
+    bool worth_it = true;
+    for (std::size_t j = 0; j < algorithms.size() && worth_it; ++j) {
+      const bool first = j < i || !at_most(costs[i], costs[j]);
+      worth_it = j == i || !(first && at_most(costs[j], costs[i]));
+    }
+    if (!worth_it) continue;
+    std::ranges::move(over_both_classes(algorithms[i], collective, root), std::back_inserter(all));
   }
   return all;
 }

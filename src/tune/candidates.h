@@ -132,6 +132,8 @@ class Candidates {
   struct OnMachine;
   [[nodiscard]] schedule::Request request_of(Collective collective, int root,
                                              int channels) const noexcept;
+  // Of schedules whose channels are shared out to both classes of links.
+  [[nodiscard]] schedule::Request hybrid_request(Collective collective, int root) const noexcept;
   // What goes over pairs of facts.host_path_pairs, whatever the number of channels.
   [[nodiscard]] double host_path_units(const std::string& algorithm, schedule::Request request,
                                        const schedule::Checked& compiled);

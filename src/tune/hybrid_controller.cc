@@ -18,30 +18,51 @@ HybridScale HybridScale::unpacked(std::uint64_t value) noexcept {
   return {(value & 1U) != 0, static_cast<double>(value >> 1U) / kMillion};
 }
 
-double HybridController::scale_of(const HybridTimes& times) const noexcept {
+double HybridController::direct_seconds(const HybridTimes& times) const noexcept {
+  return times.hops * links_.direct_hop + times.bytes * (1 - times.share) / links_.direct_rate;
+}
+
+double HybridController::setup_seconds(const HybridTimes& times, double scale) const noexcept {
   HybridLinks links = links_;
-  links.scale(times.one_way) = times.scale;
+  links.scale(times.one_way) = scale;
+  return links.host_setup(times.hops, times.one_way, times.chunk_bytes);
+}
+
+bool HybridController::tells(const HybridTimes& times) const noexcept {
+  const bool both = times.share > 0 && times.share < 1 && times.bytes > 0;
+  // By the rate that was measured: a low scale says nothing about which calls are long.
+  return both && setup_seconds(times, 1) <= kMostSetup * direct_seconds(times);
+}
+
+double HybridController::scale_of(const HybridTimes& times) const noexcept {
   // A call is never taken to be set-up alone.
   constexpr double kLeastMoving = 0.1;
-  const double direct =
-      times.hops * links.direct_hop + times.bytes * (1 - times.share) / links.direct_rate;
-  const double setup = links.host_setup(times.hops, times.one_way, times.chunk_bytes);
-  const double moving = std::max(direct + times.host_later_seconds - setup, kLeastMoving * direct);
-  links.scale(times.one_way) = 1;
-  const double scale = times.bytes * times.share / moving / links.host_rate_of(times.one_way);
+  const double direct = direct_seconds(times);
+  const double moving = std::max(
+      direct + times.host_later_seconds - setup_seconds(times, times.scale), kLeastMoving * direct);
+  const double scale = times.bytes * times.share / moving / links_.host_rate_of(times.one_way);
   return std::clamp(scale, kLeastScale, kMostScale);
 }
 
-bool HybridController::slower(const Shortest& now, const Shortest& before) noexcept {
-  return std::ranges::any_of(now, [&](const auto& each) {
-    const auto found = before.find(each.first);
-    return found != before.end() && each.second > kSlower * found->second;
-  });
+double HybridController::Recent::shortest() const noexcept {
+  return *std::min_element(seconds.begin(), seconds.begin() + std::min(calls, kSamples));
+}
+
+std::optional<double> HybridController::longer(const RecentOf& now,
+                                               const RecentOf& before) noexcept {
+  std::optional<double> most;
+  for (const auto& [call, recent] : now) {
+    const auto found = before.find(call);
+    if (found == before.end() || std::min(recent.calls, found->second.calls) < kCompared) continue;
+    most = std::max(most.value_or(0), recent.shortest() / found->second.shortest());
+  }
+  return most;
 }
 
 std::optional<double> HybridController::next_scale(Direction& direction, double found) {
   const double now = direction.scale;
-  if (direction.before.has_value() && slower(direction.shortest, direction.shortest_before)) {
+  if (direction.before.has_value() &&
+      longer(direction.recent, direction.recent_before).value_or(0) > kSlower) {
     const double before = *direction.before;
     (now > before ? direction.too_high : direction.too_low) = now;
     direction.before.reset();
@@ -62,16 +83,16 @@ std::optional<double> HybridController::next_scale(Direction& direction, double 
   if (direction.changes == kMostChanges) return std::nullopt;
   ++direction.changes;
   direction.before = now;
-  direction.shortest_before = direction.shortest;
+  direction.recent_before = direction.recent;
   return next;
 }
 
 std::optional<HybridScale> HybridController::measured(const HybridTimes& times) {
   Direction& direction = directions_[times.one_way ? 1 : 0];
-  const bool usable = times.share > 0 && times.share < 1 && times.bytes > 0;
   // Calls of before the last change say nothing. One change after the other, whatever its
   // direction.
-  if (!usable || directions_[0].waits || directions_[1].waits || times.scale != direction.scale) {
+  if (!tells(times) || directions_[0].waits || directions_[1].waits ||
+      times.scale != direction.scale) {
     return std::nullopt;
   }
   if (direction.unjudged > 0) {
@@ -80,16 +101,19 @@ std::optional<HybridScale> HybridController::measured(const HybridTimes& times) 
   }
   std::vector<double>& scales = direction.scales;
   scales.push_back(scale_of(times));
-  const auto [shortest, first] = direction.shortest.emplace(
-      std::tuple(times.collective, times.root, times.bytes), times.seconds);
-  if (!first) shortest->second = std::min(shortest->second, times.seconds);
-  if (scales.size() < kSamples) return std::nullopt;
-  const auto middle = scales.begin() + kSamples / 2;
+  if (direction.recent.size() == kMostKinds) direction.recent.clear();
+  Recent& recent = direction.recent[{times.collective, times.root, times.bytes}];
+  recent.add(times.seconds);
+  const bool judged = !direction.before.has_value() ||
+                      longer(direction.recent, direction.recent_before).has_value();
+  const bool enough = recent.calls >= kSamples && scales.size() >= kSamples && judged;
+  if (!enough && scales.size() < kMostSamples) return std::nullopt;
+  const auto middle = scales.begin() + static_cast<std::ptrdiff_t>(scales.size() / 2);
   std::ranges::nth_element(scales, middle);
   const std::optional<double> next = next_scale(direction, *middle);
   scales.clear();
-  direction.shortest.clear();
   if (!next.has_value()) return std::nullopt;
+  direction.recent.clear();
   direction.waits = true;
   // As the other ranks will have it.
   return HybridScale::unpacked(HybridScale{times.one_way, *next}.packed());

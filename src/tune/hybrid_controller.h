@@ -65,8 +65,17 @@ class HybridController {
 
   /// Calls that are not judged after each change: they touch memory for the first time.
   static constexpr int kUnjudged = 2;
-  /// The median of so many is what counts.
+  /// It decides when it saw so many equal calls, by the median of all.
   static constexpr int kSamples = 5;
+  /// Where there are no such, also to judge a change by.
+  static constexpr std::size_t kMostSamples = 50;
+  /// Kinds of calls whose times are kept.
+  static constexpr std::size_t kMostKinds = 64;
+  /// Calls are compared with those of before a change where there are as many of either.
+  static constexpr int kCompared = 3;
+  /// Calls for which setting up the host's links is a larger part of the time say little about the
+  /// rate.
+  static constexpr double kMostSetup = 0.1;
   /// What a rate is off by before it is corrected; once it was not, more has to have changed.
   static constexpr double kTolerance = 0.03;
   static constexpr double kToleranceLater = 0.1;
@@ -81,25 +90,39 @@ class HybridController {
   static constexpr int kMostChanges = 10;
 
  private:
-  /// The shortest time of calls, by collective, root and bytes. Late ranks make some longer, none
-  /// shorter.
-  using Shortest = std::map<std::tuple<Collective, int, double>, double>;
+  /// The last kSamples of equal calls.
+  struct Recent {
+    std::array<double, kSamples> seconds{};
+    int calls = 0;
+
+    void add(double of_call) noexcept {
+      seconds[static_cast<std::size_t>(calls++ % kSamples)] = of_call;
+    }
+    /// Late ranks make some calls longer, none shorter.
+    [[nodiscard]] double shortest() const noexcept;
+  };
+  using RecentOf = std::map<std::tuple<Collective, int, double>, Recent>;
   struct Direction {
     double scale = 1;
     bool waits = false;    // for begins()
     bool settled = false;  // was right once, or what was tried beyond it was slower
     int changes = 0;
     int unjudged = kUnjudged;
-    std::vector<double> scales;  // by the last calls
-    Shortest shortest;           // of the same
+    std::vector<double> scales;  // by the calls since the last decision
+    RecentOf recent;             // of all with this scale
     // With which calls were judged before the last change, until that was judged, too.
     std::optional<double> before;
-    Shortest shortest_before;
+    RecentOf recent_before;
     double too_high = kMostScale * 2;  // was tried, and slower; so was what follows
     double too_low = 0;
   };
+  [[nodiscard]] bool tells(const HybridTimes& times) const noexcept;
+  [[nodiscard]] double direct_seconds(const HybridTimes& times) const noexcept;
+  [[nodiscard]] double setup_seconds(const HybridTimes& times, double scale) const noexcept;
   [[nodiscard]] double scale_of(const HybridTimes& times) const noexcept;
-  static bool slower(const Shortest& now, const Shortest& before) noexcept;
+  /// Of the calls that were made before the last change and after it: how many times as long they
+  /// take, at most; nothing where there are too few of either.
+  static std::optional<double> longer(const RecentOf& now, const RecentOf& before) noexcept;
   /// @return what is to be tried next; nothing where the scale stays
   static std::optional<double> next_scale(Direction& direction, double found);
 

@@ -36,26 +36,29 @@ class SplitCalls {
   std::optional<HybridScale> call(HybridController& controller) {
     HybridLinks now = split_links();
     now.scale(one_way_) = scale;
-    share = now.host_share(kSplitHops, one_way_, kSplitBytes);
+    // Once in a while other data, of which other ranks are sometimes late.
+    const bool is_other = others > 0 && made % others == 0;
+    const double bytes = is_other ? own_bytes / 2 : own_bytes;
+    share = now.host_share(kSplitHops, one_way_, bytes);
     HybridLinks real = split_links();
     real.scale(one_way_) = share > cliff ? truth_ * beyond : truth_;
     HybridTimes times;
     times.one_way = one_way_;
     times.scale = scale;
     times.share = share;
-    times.bytes = kSplitBytes;
+    times.bytes = bytes;
     times.hops = kSplitHops;
     times.chunk_bytes = real.chunk_bytes;
     const double direct =
-        kSplitHops * real.direct_hop + kSplitBytes * (1 - share) / (real.direct_rate * direct_);
+        kSplitHops * real.direct_hop + bytes * (1 - share) / (real.direct_rate * direct_);
     const double host = real.host_setup(kSplitHops, one_way_, real.chunk_bytes) +
-                        kSplitBytes * share / real.host_rate_of(one_way_);
+                        bytes * share / real.host_rate_of(one_way_);
     later = host - direct;
     std::uniform_real_distribution<double> of_call(-noise, noise);
-    times.host_later_seconds = later + of_call(random_) * direct;
+    times.host_later_seconds = later + (bias + of_call(random_)) * direct;
     seconds = std::max(host, direct);
     std::exponential_distribution<double> of_others(1);
-    times.seconds = seconds + late * of_others(random_) * direct;
+    times.seconds = seconds + (is_other ? 0.05 : late) * of_others(random_) * direct;
     ++made;
     if (share > cliff) ++made_beyond;
     return controller.measured(times);
@@ -82,10 +85,13 @@ class SplitCalls {
     return corrections;
   }
 
+  double own_bytes = kSplitBytes;
+  int others = 0;  // every so many-th call has other data; 0: none
   double scale = 1;
   double share = 0;
   double later = 0;  // what the last call's host was
   double noise = 0;
+  double bias = 0;   // the host's links look later by that share of a call
   double late = 0;   // the other ranks, on average, as a share of a call
   double cliff = 1;  // a share, above which the host's links carry `beyond` times as much
   double beyond = 1;
@@ -118,7 +124,7 @@ TEST(HybridController, BothClassesEndTogetherAfterSomeCalls) {
       HybridLinks real = split_links();
       real.scale(one_way) = truth;
       const double best_share = real.host_share(kSplitHops, one_way, kSplitBytes);
-      EXPECT_NEAR(calls.share / best_share, 1, 0.03) << truth;
+      EXPECT_NEAR(calls.share / best_share, 1, 0.035) << truth;
     }
   }
 }
@@ -138,6 +144,54 @@ TEST(HybridController, BothClassesEndTogetherWhicheverRateIsWrong) {
     const double shortest =
         kSplitHops * real.direct_hop + kSplitBytes * (1 - best) / real.direct_rate;
     EXPECT_LT(calls.seconds, 1.025 * shortest) << direct;
+  }
+}
+
+// Set-up is most of their time.
+TEST(HybridController, ShortDataSaysNothing) {
+  HybridController controller(split_links());
+  SplitCalls calls(1.5);
+  calls.own_bytes = 64e6;
+  EXPECT_EQ(calls.run(controller, 200), 0);
+}
+
+// One call of a kind may be slow for any reason.
+TEST(HybridController, FewCallsOfOtherDataTakeNothingBack) {
+  for (const double truth : {0.5, 2.0, 3.0}) {
+    HybridController controller(split_links());
+    SplitCalls calls(truth);
+    calls.others = 4;
+    calls.run(controller, 200);
+    EXPECT_NEAR(calls.scale / truth, 1, 0.05) << truth;
+  }
+}
+
+// What was done when is seen on one rank alone: on two H200 the host's links looked slower in
+// broadcasts than they were, and broadcasts with less data there took longer. Operations of one
+// kind follow each other, so that the first ones after a change are often of another kind than the
+// last ones before it.
+TEST(HybridController, TimesThatMisleadMakeNoCallsLonger) {
+  for (const double bias : {-0.03, -0.015, 0.015, 0.03}) {
+    HybridController controller(split_links());
+    SplitCalls calls(1, true);
+    calls.bias = bias;
+    calls.call(controller);
+    const double at_first = calls.seconds;
+    std::optional<HybridScale> next;
+    for (int turn = 0; turn < 200; ++turn) {
+      calls.own_bytes = turn % 2 == 0 ? kSplitBytes : kSplitBytes / 4;
+      for (int i = 0; i < 6; ++i) {
+        if (const auto correction = calls.call(controller)) next = correction;
+        if (next.has_value() && i % 3 == 2) {
+          controller.begins(*next);
+          calls.scale = next->scale;
+          next.reset();
+        }
+      }
+    }
+    calls.own_bytes = kSplitBytes;
+    calls.call(controller);
+    EXPECT_LE(calls.seconds, HybridController::kSlower * at_first) << bias;
   }
 }
 
@@ -180,7 +234,8 @@ TEST(HybridController, StaysBelowAShareAboveWhichTheHostsLinksAreSlow) {
           const double shortest =
               kSplitHops * real.direct_hop + kSplitBytes * (1 - best) / real.direct_rate;
           // Late ranks hide what a step gains, and it is taken back.
-          EXPECT_LE(calls.seconds, (late > 0 ? 1.06 : 1.03) * shortest) << above << ' ' << truth;
+          EXPECT_LE(calls.seconds, (late > 0 ? 1.06 : 1.03) * shortest)
+              << above << ' ' << truth << ' ' << late;
         }
       }
     }
@@ -201,7 +256,7 @@ TEST(HybridController, CallsOfOneOperationAreNotComparedWithThoseOfAnother) {
     times.root = root;
     times.seconds = seconds;
     std::optional<HybridScale> next;
-    for (int i = 0; i < 20 && !next.has_value(); ++i) next = controller.measured(times);
+    for (int i = 0; i < 60 && !next.has_value(); ++i) next = controller.measured(times);
     ASSERT_TRUE(next.has_value()) << root;
     controller.begins(*next);
     times.scale = next->scale;

@@ -5,8 +5,8 @@
 namespace ropewalk::tune {
 namespace {
 
-// More ranks would take much pinned memory, two windows for each pair.
-constexpr int kMostHybridRanks = 4;
+// Measured with two. More share what the host's memory carries, and take two windows for each pair.
+constexpr int kMostHybridRanks = 2;
 constexpr double kLeastHybridShare = 0.03;
 // As a share of the rate that links through the host's memory have alone, in both directions.
 constexpr double kBesideOthers = 0.8;

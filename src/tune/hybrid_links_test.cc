@@ -66,7 +66,7 @@ TEST(HybridLinks, AreMadeAsTheSettingSays) {
   EXPECT_TRUE(wants_hybrid_links("on", pair));
   EXPECT_FALSE(wants_hybrid_links("off", pair));
   for (const GpuPlacement& only_on :
-       {GpuPlacement{.num_ranks = 5}, GpuPlacement{.num_ranks = 4, .most_on_one_gpu = 2}}) {
+       {GpuPlacement{.num_ranks = 3}, GpuPlacement{.num_ranks = 2, .most_on_one_gpu = 2}}) {
     EXPECT_FALSE(wants_hybrid_links("auto", only_on));
     EXPECT_TRUE(wants_hybrid_links("on", only_on));
   }
@@ -282,6 +282,35 @@ TEST(HybridPrices, LongerDataTakesALargerShareWithItsOwnSchedule) {
   EXPECT_GT(shares.size(), 2U);
 }
 
+// What a second class of links costs is more than so little data gains there.
+TEST(HybridPrices, ShortDataHasNoSmallShare) {
+  schedule::CheckedSchedules schedules;
+  Tuner tuner = hybrid_tuner("auto", schedules);
+  EXPECT_FALSE(is_hybrid(*tuner.choose(Collective::kAllReduce, 0, 32 * kMebibyte)));
+  EXPECT_TRUE(is_hybrid(*tuner.choose(Collective::kBroadcast, 0, 32 * kMebibyte)));
+  for (const Choice& choice : tuner.priced(Collective::kAllReduce, 0, 32 * kMebibyte)) {
+    if (!is_hybrid(choice)) continue;
+    EXPECT_GT(choice.routed->hybrid_share, 0.03);
+  }
+}
+
+// Of all that cost the same one is enough, since each is made anew when rates change.
+TEST(HybridPrices, AlgorithmsThatAnotherEqualsAreNoCandidates) {
+  schedule::CheckedSchedules schedules;
+  Tuner tuner = hybrid_tuner("auto", schedules);
+  std::set<std::string> sent;
+  for (const Choice& choice : tuner.priced(Collective::kBroadcast, 0, 512 * kMebibyte)) {
+    if (is_hybrid(choice)) sent.insert(choice.algorithm);
+  }
+  EXPECT_EQ(sent, std::set<std::string>{"hybrid-ring"});
+  std::set<std::string> reduced;
+  for (const Choice& choice : tuner.priced(Collective::kAllReduce, 0, 512 * kMebibyte)) {
+    if (is_hybrid(choice)) reduced.insert(choice.algorithm);
+  }
+  // One with less work, one with fewer hops.
+  EXPECT_EQ(reduced, (std::set<std::string>{"hybrid-recursive_doubling", "hybrid-ring"}));
+}
+
 // The slower links to set up: a share of theirs takes longer by the hops and their first chunks.
 TEST(HybridPrices, TheLaterClassEndsTheCall) {
   schedule::CheckedSchedules schedules;
@@ -289,7 +318,7 @@ TEST(HybridPrices, TheLaterClassEndsTheCall) {
   const std::size_t bytes = 512 * kMebibyte;
   int checked = 0;
   for (const Choice& choice : on.priced(Collective::kBroadcast, 0, bytes)) {
-    if (choice.algorithm != "hybrid-chain") continue;
+    if (choice.algorithm != "hybrid-ring") continue;
     ++checked;
     const double by_host = choice.routed->hybrid_share * static_cast<double>(bytes) /
                            measured_constants().hybrid_one_way_rate;
@@ -328,16 +357,16 @@ TEST(HybridLinks, ACorrectedRateGivesTheHostsLinksAnotherShareOfTheSameDirection
 TEST(HybridLinks, ARateThatGainsNothingLeavesTheLinksBetweenGpus) {
   schedule::CheckedSchedules schedules;
   Tuner tuner = hybrid_tuner("auto", schedules);
-  ASSERT_TRUE(is_hybrid(*tuner.choose(Collective::kAllReduce, 0, 64 * kMebibyte)));
+  ASSERT_TRUE(is_hybrid(*tuner.choose(Collective::kAllReduce, 0, 256 * kMebibyte)));
   EXPECT_TRUE(tuner.scale_hybrid({false, 1e-6}));
-  EXPECT_FALSE(is_hybrid(*tuner.choose(Collective::kAllReduce, 0, 64 * kMebibyte)));
+  EXPECT_FALSE(is_hybrid(*tuner.choose(Collective::kAllReduce, 0, 256 * kMebibyte)));
   // There is nothing left to correct.
   EXPECT_FALSE(tuner.scale_hybrid({false, 1}));
   // Where the setting leaves no other, others serve.
   Tuner alone = hybrid_tuner("on", schedules);
-  ASSERT_TRUE(is_hybrid(*alone.choose(Collective::kAllReduce, 0, 64 * kMebibyte)));
+  ASSERT_TRUE(is_hybrid(*alone.choose(Collective::kAllReduce, 0, 256 * kMebibyte)));
   EXPECT_TRUE(alone.scale_hybrid({false, 1e-6}));
-  EXPECT_FALSE(is_hybrid(*alone.choose(Collective::kAllReduce, 0, 64 * kMebibyte)));
+  EXPECT_FALSE(is_hybrid(*alone.choose(Collective::kAllReduce, 0, 256 * kMebibyte)));
 }
 
 TEST(HybridLinks, WithoutThemThereIsNothingToCorrect) {

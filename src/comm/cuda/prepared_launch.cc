@@ -138,8 +138,11 @@ std::unique_ptr<PreparedLaunch> LaunchMaker::make(const CollectiveCall& call, co
   walker.scalar = scaling.scalar;
   walker.divisor = scaling.divisor;
   walker.check_tags = options_.check_tags;
+  // Reads of another GPU's memory need all channels for a link's rate, of which some go through the
+  // host's memory then.
+  const bool both_classes = choice.routed != nullptr && choice.routed->hybrid_channels > 0;
   launch->direct =
-      choice.protocol == Protocol::kSimple &&
+      choice.protocol == Protocol::kSimple && !both_classes &&
       (options_.direct_always || (options_.direct_rooted && has_root(call.collective)));
   walker.address_bytes = launch->direct ? kAddressBytes : ~std::size_t{0};
   cut(*launch, programs);
