@@ -195,7 +195,7 @@ class HostBlock {
   template <typename Condition>
   bool wait(Condition&& condition) {
     const auto begin = std::chrono::steady_clock::now();
-    for (int turns = 0; !condition(); ++turns) {
+    while (!condition()) {
       if (std::atomic_ref(links_.control->abort).load() != 0) return false;
       StopRecord record;
       if (called_otherwise(*this, links_, tag_, record)) {
@@ -209,22 +209,13 @@ class HostBlock {
         stop(record);
         return false;
       }
-      // Where other programs want the processors too, a thread that yields gives up its share for
-      // milliseconds (Linux 6.18), and twenty of them stop each other.
-      if (turns < kYields) {
-        std::this_thread::yield();
-      } else {
-        std::this_thread::sleep_for(kNap);
-      }
+      std::this_thread::yield();
     }
     return true;
   }
   void stop(const StopRecord& record) { stop_once(*links_.control, record); }
 
  private:
-  static constexpr int kYields = 20;
-  static constexpr std::chrono::microseconds kNap{20};
-
   static std::uint64_t* half(const std::byte* line, int i) {
     return reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(line)) + i;
   }
