@@ -84,6 +84,7 @@ class Member final : public testing::BlockHost {
   }
   bool aborted() { return std::atomic_ref(control_.abort).load() != 0; }
   std::optional<Error> failure() { return network_.thread().failure(); }
+  std::string state() { return network_.state(); }
   void drain() { (void)network_.drain(); }
   void close() { network_.close(); }
 
@@ -182,6 +183,7 @@ struct Outcome {
   std::uint64_t wrong = 0;
   std::uint32_t reason = 0;
   std::optional<Error> failure;
+  std::string state;  // where it waited too long
 };
 
 using Launches = std::vector<std::unique_ptr<testing::BlockLaunch>>;
@@ -233,6 +235,12 @@ void act(bootstrap::Bootstrap& bootstrap, const Episode& episode, const MixedKin
     outcome.failure = error;  // a peer had ended before this rank was connected to it
   }
   outcome.reason = member.control().stop.reason;
+  if (outcome.reason == static_cast<std::uint32_t>(StopReason::kTimeout)) {
+    const Case& test = episode.cases[episode.calls[outcome.calls]];
+    outcome.state = fmt::format("rank {} stood still in call {}, {} of {} by {}:\n{}", rank,
+                                outcome.calls + 1, name(test.schedule.collective), test.count,
+                                test.schedule.algorithm, member.state());
+  }
   if (outcome.calls == episode.calls.size()) {
     member.drain();
   } else {
@@ -279,7 +287,7 @@ void make_many_calls(const MixedKind& kind) {
       EXPECT_EQ(outcome.wrong, 0U);
       EXPECT_NE(outcome.reason, static_cast<std::uint32_t>(StopReason::kMismatch));
       const bool timed_out = outcome.reason == static_cast<std::uint32_t>(StopReason::kTimeout);
-      EXPECT_TRUE(episode.may_stall || !timed_out);
+      EXPECT_TRUE(episode.may_stall || !timed_out) << outcome.state;
       has_stalled |= timed_out;
       has_failed |= outcome.failure.has_value();
     }

@@ -1,10 +1,13 @@
 // For tests: the network links of a rank's blocks, and the thread that moves them.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -109,6 +112,28 @@ class BlockNetwork {
     return true;
   }
   void close() { thread_.reset(); }
+  /// What has gone over each link, in chunks or rounds. No block is at work.
+  std::string state() {
+    return thread_->with_links([this](link::NetworkLinks& links) {
+      std::string text;
+      const auto count = [](std::uint64_t* at) {
+        return std::atomic_ref(*at).load(std::memory_order_acquire);
+      };
+      for (const auto& [key, counters] : sent_) {
+        const auto& [channel, peer] = key;
+        text +=
+            fmt::format("channel {} to rank {}: {} written, {} sent\n", channel, peer,
+                        counters.published, count(links.sender(channel, peer).end().consumed_at));
+      }
+      for (const auto& [key, counters] : received_) {
+        const auto& [channel, peer] = key;
+        text +=
+            fmt::format("channel {} from rank {}: {} read, {} told\n", channel, peer,
+                        counters.received, count(links.receiver(channel, peer).end().consumed_at));
+      }
+      return text;
+    });
+  }
 
  private:
   bool flagged_;
