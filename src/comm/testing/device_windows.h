@@ -2,6 +2,8 @@
 // (tests/stand_ins/cuda.cc): its streams are threads that do everything late and in order.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -114,7 +116,9 @@ class DeviceEnd {
     const bool of_gpu = !kind.registers && !kind.in_host;
     window_ = &comm.create_window(spec, of_gpu ? gpu_.ordinal() : Communicator::kHostMemory);
     // From the first use by a stream on, the host's calls take memory of the GPU, too.
-    if (in_host_) enqueue(flush(comm.rank()));
+    if (!in_host_) return;
+    enqueue(flush(comm.rank()));
+    EXPECT_TRUE(stream_.wait());  // or the window could not be freed
   }
 
   [[nodiscard]] message::OperationSpec put(int peer, std::size_t offset, const void* source,
