@@ -239,24 +239,23 @@ std::vector<Candidate> Candidates::hybrids(Collective collective, int root) {
   // Each share of each algorithm is a schedule to be made when rates change, while calls run: so
   // only algorithms that no other one equals in all that the price of long data depends on.
   using Costs = std::array<double, 3>;
-  std::vector<Costs> costs;
-  const std::vector<std::string> algorithms = registered(collective, root);
-  for (const std::string& algorithm : algorithms) {
-    const ScheduleShape shape =
-        ScheduleShape::of(*schedules_->get(algorithm, hybrid_request(collective, root)));
-    costs.push_back({shape.link_units, shape.work_units, static_cast<double>(shape.longest_path)});
-  }
   const auto at_most = [](const Costs& a, const Costs& b) {
     return a[0] <= b[0] && a[1] <= b[1] && a[2] <= b[2];
   };
-  for (std::size_t i = 0; i < algorithms.size(); ++i) {
-    bool worth_it = true;
-    for (std::size_t j = 0; j < algorithms.size() && worth_it; ++j) {
-      const bool first = j < i || !at_most(costs[i], costs[j]);
-      worth_it = j == i || !(first && at_most(costs[j], costs[i]));
+  std::vector<std::pair<std::string, Costs>> best;
+  for (const std::string& algorithm : registered(collective, root)) {
+    const ScheduleShape shape =
+        ScheduleShape::of(*schedules_->get(algorithm, hybrid_request(collective, root)));
+    const Costs costs = {shape.link_units, shape.work_units,
+                         static_cast<double>(shape.longest_path)};
+    if (std::ranges::any_of(best, [&](const auto& one) { return at_most(one.second, costs); })) {
+      continue;
     }
-    if (!worth_it) continue;
-    std::ranges::move(over_both_classes(algorithms[i], collective, root), std::back_inserter(all));
+    std::erase_if(best, [&](const auto& one) { return at_most(costs, one.second); });
+    best.emplace_back(algorithm, costs);
+  }
+  for (const auto& [algorithm, costs] : best) {
+    std::ranges::move(over_both_classes(algorithm, collective, root), std::back_inserter(all));
   }
   return all;
 }

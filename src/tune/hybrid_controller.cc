@@ -45,7 +45,8 @@ double HybridController::scale_of(const HybridTimes& times) const noexcept {
 }
 
 double HybridController::Recent::shortest() const noexcept {
-  return *std::min_element(seconds.begin(), seconds.begin() + std::min(calls, kSamples));
+  const auto known = static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(calls, kSamples));
+  return *std::min_element(seconds.begin(), seconds.begin() + known);
 }
 
 std::optional<double> HybridController::longer(const RecentOf& now,

@@ -66,13 +66,13 @@ class HybridController {
   /// Calls that are not judged after each change: they touch memory for the first time.
   static constexpr int kUnjudged = 2;
   /// It decides when it saw so many equal calls, by the median of all.
-  static constexpr int kSamples = 5;
+  static constexpr std::size_t kSamples = 5;
   /// Where there are no such, also to judge a change by.
   static constexpr std::size_t kMostSamples = 50;
   /// Kinds of calls whose times are kept.
   static constexpr std::size_t kMostKinds = 64;
   /// Calls are compared with those of before a change where there are as many of either.
-  static constexpr int kCompared = 3;
+  static constexpr std::uint64_t kCompared = 3;
   /// Calls for which setting up the host's links is a larger part of the time say little about the
   /// rate.
   static constexpr double kMostSetup = 0.1;
@@ -93,11 +93,9 @@ class HybridController {
   /// The last kSamples of equal calls.
   struct Recent {
     std::array<double, kSamples> seconds{};
-    int calls = 0;
+    std::uint64_t calls = 0;  // no bound: of a training run's calls more than an int holds
 
-    void add(double of_call) noexcept {
-      seconds[static_cast<std::size_t>(calls++ % kSamples)] = of_call;
-    }
+    void add(double of_call) noexcept { seconds[calls++ % kSamples] = of_call; }
     /// Late ranks make some calls longer, none shorter.
     [[nodiscard]] double shortest() const noexcept;
   };
