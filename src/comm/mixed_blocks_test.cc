@@ -294,7 +294,12 @@ void make_many_calls(const MixedKind& kind) {
     calls += std::ranges::max(outcomes, {}, &Outcome::calls).calls;
     const bool ended_early = std::ranges::any_of(
         outcomes, [&](const Outcome& each) { return each.calls < episode.calls.size(); });
-    EXPECT_TRUE(episode.may_fail || episode.may_stall || !ended_early);
+    std::string failures;
+    for (int r = 0; r < kMixedRanks; ++r) {
+      const std::optional<Error>& failure = outcomes[static_cast<std::size_t>(r)].failure;
+      if (failure) failures += fmt::format("rank {}: {}\n", r, failure->what());
+    }
+    EXPECT_TRUE(episode.may_fail || episode.may_stall || !ended_early) << failures;
     EXPECT_TRUE(!ended_early || has_failed || has_stalled);
     failed += has_failed ? 1 : 0;
     stalled += has_stalled ? 1 : 0;

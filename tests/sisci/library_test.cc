@@ -456,7 +456,8 @@ TEST_F(SoftwareSisci, DelayedStoresArriveAtAFlush) {
   theirs[2] = 6;
   for (int i = 0; i < 1000 && mine[2] != 6; ++i) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(mine[2], 6U);
-  set("delayed_stores yes\nlost_flush 1\n");
+  // Here no thread carries a store to the other side before the flush that loses it does.
+  set("delayed_stores yes\nstore_delay_ms 100000\nlost_flush 1\n");
   theirs[3] = 7;
   theirs[4] = 8;
   SCIFlush(sequence, 0);

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "transport/few.h"
 #include "transport/messaging/verification.h"
+#include "transport/receive_copy.h"
 #include "transport/simple_requests.h"
 
 namespace ropewalk::transport::rails {
@@ -456,9 +457,10 @@ void ReceiverCore::take_message(ArrivingRail& rail, const Head& head,
     if ((bits & bit) != 0) {
       rail.again += following.size();
     } else {
-      std::byte* to = nullptr;
       if (message.posted != nullptr) {
-        to = static_cast<std::byte*>(message.posted->buffer.data);
+        const ReceiveBuffer& buffer = message.posted->buffer;
+        copy_to_receive(static_cast<std::byte*>(buffer.data) + head.offset, following.data(),
+                        following.size(), buffer.bytes);
       } else {
         if (head.offset + following.size() > message.eager) {
           throw Error(Errc::kPeerLost, "{}", "a piece came over it that was not asked for");
@@ -466,9 +468,10 @@ void ReceiverCore::take_message(ArrivingRail& rail, const Head& head,
         if (message.held == nullptr && message.eager > 0) {
           message.held = std::make_unique_for_overwrite<std::byte[]>(message.eager);
         }
-        to = message.held.get();
+        if (!following.empty()) {
+          std::memcpy(message.held.get() + head.offset, following.data(), following.size());
+        }
       }
-      if (!following.empty()) std::memcpy(to + head.offset, following.data(), following.size());
       bits |= bit;
       ++message.arrived;
     }
@@ -512,8 +515,10 @@ void ReceiverCore::match(std::uint64_t number, Inbound& message, Posted& posted)
   for (std::uint64_t piece = 0; piece * kPieceBytes < message.eager; ++piece) {
     if ((message.have[piece / 64] >> (piece % 64) & 1U) == 0) continue;
     const std::size_t offset = piece * kPieceBytes;
-    std::memcpy(static_cast<std::byte*>(posted.buffer.data) + offset, message.held.get() + offset,
-                std::min<std::size_t>(kPieceBytes, message.eager - offset));
+    copy_to_receive(static_cast<std::byte*>(posted.buffer.data) + offset,
+                    message.held.get() + offset,
+                    std::min<std::size_t>(kPieceBytes, message.eager - offset),
+                    posted.buffer.bytes);
   }
   message.held.reset();
   // An introduction alone was not paid for.

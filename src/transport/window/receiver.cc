@@ -5,17 +5,13 @@
 #include <thread>
 #include <utility>
 
-#include "core/copy_in_order.h"
 #include "core/log.h"
+#include "transport/receive_copy.h"
 #include "transport/simple_requests.h"
 #include "transport/window/verify.h"
 
 namespace ropewalk::transport::window {
 namespace {
-
-// Of a receive that somebody may read while it comes (core/copy_in_order.h): NCCL's LL128 has slots
-// of 600 KiB. Larger ones are not polled, and one copy of them takes a tenth less.
-constexpr std::size_t kMostInOrder = std::size_t{640} << 10U;
 
 constexpr std::size_t kReceiveLimitBytes = std::size_t{1} << 20;
 
@@ -241,11 +237,7 @@ void WindowReceiver::on_piece(const Entry& entry, Posted& posted) {
   }
   auto* destination = static_cast<std::byte*>(posted.buffer.data) + offset;
   const std::byte* const staged = mailbox_.path().window() + kBounceOffset + location;
-  if (posted.buffer.bytes <= kMostInOrder) {
-    copy_in_order(destination, staged, bytes);
-  } else {
-    std::memcpy(destination, staged, bytes);
-  }
+  copy_to_receive(destination, staged, bytes, posted.buffer.bytes);
   free_ring(range);
   copied_ += bytes;
   if (sum != 0 && wire_checksum(destination, bytes) != sum) {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "transport/receive_copy.h"
 #include "transport/simple_requests.h"
 
 namespace ropewalk::transport::ofi {
@@ -272,7 +273,7 @@ void Receiver::take_eager(Posted& posted, const std::byte* data, std::uint64_t b
   if (posted.gpu != nullptr && bytes > 0) {
     put_on_gpu(posted, {data, bytes}, checksum);
   } else {
-    if (bytes > 0) std::memcpy(posted.buffer.data, data, bytes);
+    copy_to_receive(posted.buffer.data, data, bytes, posted.buffer.bytes);
     finish(posted, bytes, checksum);
   }
   return_credits(bytes);

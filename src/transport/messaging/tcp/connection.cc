@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "core/error.h"
 #include "transport/checksum.h"
+#include "transport/receive_copy.h"
 #include "transport/receive_request.h"
 #include "transport/simple_requests.h"
 
@@ -555,7 +555,7 @@ void TcpReceiver::end_frame(const Frame& frame, const PayloadTarget& payload) {
   arrival.complete = true;
   if (arrival.receive == nullptr) return;
   Posted& posted = *arrival.receive;
-  if (frame.piece > 0) std::memcpy(posted.buffer.data, arrival.payload.get(), frame.piece);
+  copy_to_receive(posted.buffer.data, arrival.payload.get(), frame.piece, posted.buffer.bytes);
   finish(posted);
   arrivals_.remove_if([&](const Arrival& other) { return &other == &arrival; });
   return_credits(frame.bytes);
@@ -599,7 +599,7 @@ void TcpReceiver::post(Posted& posted) {
     waiting->receive = &posted;
     return;
   }
-  if (posted.bytes > 0) std::memcpy(posted.buffer.data, waiting->payload.get(), posted.bytes);
+  copy_to_receive(posted.buffer.data, waiting->payload.get(), posted.bytes, posted.buffer.bytes);
   finish(posted);
   arrivals_.erase(waiting);
   return_credits(posted.bytes);

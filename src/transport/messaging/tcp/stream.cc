@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/copy_in_order.h"
 #include "core/error.h"
 
 namespace ropewalk::transport::tcp {
@@ -171,7 +172,7 @@ bool Stream::consume(FrameSink& sink) {
       bulk_ = frame_->piece >= kBulkBytes;
       for (const std::span<std::byte> part : missing()) {
         const std::size_t ready = std::min(part.size(), end_ - begin_);
-        if (ready > 0) std::memcpy(part.data(), &buffer_[begin_], ready);
+        if (ready > 0) copy_in_order(part.data(), &buffer_[begin_], ready);
         begin_ += ready;
         done_ += ready;
       }
