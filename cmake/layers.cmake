@@ -185,12 +185,13 @@ endif()
 rw_layer(handshake DEPENDS core transport executor)
 rw_layer(bootstrap DEPENDS core LIBRARIES PkgConfig::SODIUM)
 rw_layer(monitor DEPENDS core executor bootstrap LIBRARIES nlohmann_json::nlohmann_json)
+rw_layer(trace DEPENDS core executor bootstrap LIBRARIES ${CMAKE_DL_LIBS})
 rw_layer(link DEPENDS core transport executor bootstrap LIBRARIES PkgConfig::SODIUM)
 rw_layer(message DEPENDS core transport executor bootstrap link)
 rw_layer(tune DEPENDS core topology plan schedule executor LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(machine DEPENDS core topology plan schedule transport bootstrap link tune)
-rw_layer(comm DEPENDS core topology plan schedule transport executor bootstrap link message tune machine handshake monitor
-  LIBRARIES nlohmann_json::nlohmann_json)
+rw_layer(comm DEPENDS core topology plan schedule transport executor bootstrap link message tune machine handshake
+  monitor trace LIBRARIES nlohmann_json::nlohmann_json)
 rw_layer(diagnose DEPENDS core schedule transport executor link tune comm
   LIBRARIES nlohmann_json::nlohmann_json)
 if(RW_HAVE_OFI)

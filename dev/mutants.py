@@ -67,6 +67,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "tune": ("tune_test", "comm_test", "explain"),
     "handshake": ("handshake_test",),
     "monitor": ("monitor_test", "comm_test", "status"),
+    "trace": ("trace_test", "comm_test", "trace"),
     "machine": ("machine_test", "comm_test", "machines_test"),
     "comm": ("comm_test", "diagnose_test", "faults_test", "algorithms_test", "collectives errors"),
     "diagnose": ("diagnose_test", "bench_table doctor"),

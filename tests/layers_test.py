@@ -29,6 +29,7 @@ BELOW: dict[str, set[str]] = {
     "handshake": {"core", "transport", "executor"},
     "bootstrap": {"core"},
     "monitor": {"core", "executor", "bootstrap"},
+    "trace": {"core", "executor", "bootstrap"},
     "link": {"core", "transport", "executor", "bootstrap"},
     "message": {"core", "transport", "executor", "bootstrap", "link"},
     "tune": {"core", "topology", "plan", "schedule", "executor"},
@@ -37,14 +38,14 @@ BELOW: dict[str, set[str]] = {
     },
     "comm": {
         *("core", "topology", "plan", "transport", "schedule", "executor"),
-        *("bootstrap", "link", "message", "tune", "machine", "handshake", "monitor"),
+        *("bootstrap", "link", "message", "tune", "machine", "handshake", "monitor", "trace"),
     },
     "diagnose": {"core", "transport", "schedule", "executor", "link", "tune", "comm"},
     "netplugin": {"core", "transport"},
     "profiler": {"core"},
     "capi": {
         *("core", "topology", "plan", "transport", "schedule", "executor"),
-        *("bootstrap", "link", "message", "tune", "machine", "handshake", "monitor"),
+        *("bootstrap", "link", "message", "tune", "machine", "handshake", "monitor", "trace"),
         *("comm", "diagnose"),
     },
 }
@@ -109,6 +110,7 @@ INSIDE: dict[str, Folder] = {
     "schedule": folder(),
     "simgrid": folder(),
     "topology": folder(),
+    "trace": folder(),
     "transport": folder(),
     # "auto" is a word of the language. It asks the providers ofi and psm2 whether they have NICs of
     # their own.

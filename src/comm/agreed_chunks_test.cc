@@ -475,9 +475,9 @@ TEST(AgreedChunks, RecordsAndExplainTellOfThem) {
     std::vector<float> output(kChunkedCount);
     const CollectiveCall call = call_of(Collective::kAllReduce, 2, input, output);
     for (int n = 0; n < 8; ++n) comm.run(call);
-    const std::vector<CallRecords::Record> records = comm.records().read();
+    const std::vector<trace::CallRecords::Record> records = comm.records().read();
     ASSERT_EQ(records.size(), 8U);
-    for (const CallRecords::Record& record : records) {
+    for (const trace::CallRecords::Record& record : records) {
       EXPECT_GE(record.chunk_bytes, 4096U);
       EXPECT_FALSE(record.algorithm.empty());
     }

@@ -27,19 +27,19 @@ json text_or_null(const std::string& text) { return text.empty() ? json() : json
 json rank_or_null(int rank) { return rank < 0 ? json() : json(rank); }
 json time_or_null(std::int64_t ns) { return ns == 0 ? json() : json(ns); }
 
-std::string_view name(CallRecords::State state) {
+std::string_view name(trace::CallRecords::State state) {
   constexpr std::array<std::string_view, 3> kNames = {"scheduled", "started", "completed"};
   return kNames[static_cast<std::size_t>(state)];
 }
 
-json describe(const std::optional<std::vector<SentBytes>>& sent) {
+json describe(const std::optional<std::vector<trace::SentBytes>>& sent) {
   if (!sent.has_value()) return {};
   json all = json::array();
-  for (const SentBytes& to : *sent) all.push_back({{"to", to.peer}, {"bytes", to.bytes}});
+  for (const trace::SentBytes& to : *sent) all.push_back({{"to", to.peer}, {"bytes", to.bytes}});
   return all;
 }
 
-json describe(const CallRecords::Record& record) {
+json describe(const trace::CallRecords::Record& record) {
   return {{"id", record.id},
           {"call", record.call == 0 ? json() : json(record.call)},
           {"operation", record.operation},
@@ -83,7 +83,7 @@ std::size_t records_kept(const Config& config) {
 
 std::string call_report(const Communicator& comm, std::size_t newest) {
   json records = json::array();
-  for (const CallRecords::Record& record : comm.records().read(newest)) {
+  for (const trace::CallRecords::Record& record : comm.records().read(newest)) {
     records.push_back(describe(record));
   }
   const auto now = std::chrono::system_clock::now().time_since_epoch();

@@ -8,6 +8,7 @@
 
 #include "core/types.h"
 #include "executor/fifo.h"
+#include "trace/operation.h"
 
 namespace ropewalk::comm {
 
@@ -35,6 +36,26 @@ struct PointToPointCall {
   CarriedType carried = CarriedType::kNone;  ///< as in CollectiveCall
   int peer = 0;
 };
+
+/// As its record has it.
+inline trace::Operation operation_of(const CollectiveCall& call) noexcept {
+  return {trace::Operation::Kind::kCollective,
+          call.collective,
+          call.count,
+          call.type,
+          call.carried,
+          call.op,
+          call.root};
+}
+inline trace::Operation operation_of(const PointToPointCall& call) noexcept {
+  trace::Operation operation;
+  operation.kind = call.sends ? trace::Operation::Kind::kSend : trace::Operation::Kind::kReceive;
+  operation.count = call.count;
+  operation.type = call.type;
+  operation.carried = call.carried;
+  operation.root_or_peer = call.peer;
+  return operation;
+}
 
 /// A barrier is an all-reduce of `nothing`, which must stay until it has run.
 CollectiveCall barrier_call(float& nothing) noexcept;

@@ -146,7 +146,7 @@ std::unique_ptr<Communicator> Communicator::join(const bootstrap::UniqueId& id, 
     throw;
   }
   if (comm->records_.enabled()) {
-    comm->roll_call_ = std::make_unique<RollCall>(*comm->bootstrap_, comm->records_);
+    comm->roll_call_ = std::make_unique<trace::RollCall>(*comm->bootstrap_, comm->records_);
     if (config.flag(Setting::kStatus)) {
       comm->summaries_ = std::make_unique<monitor::RankSummaries>(
           *comm->bootstrap_, [own = comm.get()] { return own_summary(*own); });
@@ -531,7 +531,7 @@ std::unique_ptr<Task> Communicator::new_task(const CollectiveCall& call) {
   const Validated valid = validate(call, rank(), size());
   before_call();
   auto task = std::make_unique<CollectiveTask>(*this, call, valid.in_place, next_number());
-  task->record_in(records_, records_.begin(call, calls_, 0, false), 1);
+  task->record_in(records_, records_.begin(operation_of(call), calls_, 0, false), 1);
   return task;
 }
 
@@ -541,9 +541,9 @@ std::unique_ptr<Task> Communicator::new_task(std::vector<PointToPointCall> calls
     trace(call, "as a task");
     validate(call, size());
   }
-  CallRecords::Id first = 0;
+  trace::CallRecords::Id first = 0;
   for (const PointToPointCall& call : calls) {
-    const CallRecords::Id id = records_.begin(call, false);
+    const trace::CallRecords::Id id = records_.begin(operation_of(call), 0, 0, false);
     if (first == 0) first = id;
   }
   const std::size_t count = calls.size();
@@ -589,7 +589,7 @@ void Communicator::run(const CollectiveCall& call) {
     if (prepared == nullptr) {
       const Validated valid = validate(call, rank(), size());
       CollectiveTask task(*this, call, valid.in_place, next_number());
-      task.record_in(records_, records_.begin(call, calls_, 0, false), 1);
+      task.record_in(records_, records_.begin(operation_of(call), calls_, 0, false), 1);
       drain_queue();
       const Lock lock(engine_mutex_);
       walk_through(task);
@@ -600,7 +600,7 @@ void Communicator::run(const CollectiveCall& call) {
              record_shape(*prepared, call)};
   }
   const auto number = static_cast<std::uint32_t>(next_number());
-  CallRecords::Id record = 0;
+  trace::CallRecords::Id record = 0;
   const auto begin_record = [&] {
     if (record == 0) record = records_.begin_started(last_.record, calls_);
   };
@@ -986,7 +986,8 @@ void Communicator::look_at_device() {
     return;
   }
   const std::vector<int> left = failure_.left();
-  const Waiting waiting = waiting_on_device(device_->stopped_in(), records_, rank(), size(), left);
+  const trace::Waiting waiting =
+      waiting_on_device(device_->stopped_in(), records_, rank(), size(), left);
   seal(Error(Errc::kTimeout, "{}{}", stopped->what(), missing(roll_call_->ask(left), waiting)));
 }
 
@@ -1012,7 +1013,7 @@ void Communicator::enqueue(const CollectiveCall& call, DeviceStream stream) {
   const std::uint16_t label = device_->last_by_copy_engines()
                                   ? label_of_copies(prepared)
                                   : label_of(prepared, executor::name(prepared.choice().protocol));
-  const CallRecords::Id record = records_.begin(call, calls_, label, true);
+  const trace::CallRecords::Id record = records_.begin(operation_of(call), calls_, label, true);
   records_.launched(record, device_->last_launch(), scheduled, stream);
 }
 
@@ -1033,9 +1034,9 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
     validate(call, size());
   }
   const std::uint64_t scheduled = ticks();
-  const std::vector<StampRange> launches = device_->send_and_receive(calls, stream);
+  const std::vector<trace::StampRange> launches = device_->send_and_receive(calls, stream);
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    const CallRecords::Id record = records_.begin(calls[i], true);
+    const trace::CallRecords::Id record = records_.begin(operation_of(calls[i]), 0, 0, true);
     records_.launched(record, launches[i], scheduled, stream);
   }
 }
@@ -1187,7 +1188,7 @@ std::string Communicator::who_is_missing(const std::vector<int>& waiting_for) {
     const std::vector<int> silent = failure_.suspected();
     return silent.empty() ? std::string() : fmt::format("; {} does not respond", list(silent));
   }
-  Waiting waiting{rank(), size(), std::nullopt, waiting_for, failure_.left()};
+  trace::Waiting waiting{rank(), size(), std::nullopt, waiting_for, failure_.left()};
   if (const std::optional<executor::CallTag> tag = current_->tag()) waiting.call = tag->call;
   return missing(roll_call_->ask(waiting.left), waiting);
 }

@@ -25,12 +25,10 @@
 #include "bootstrap/failure_state.h"
 #include "comm/call_agreement.h"
 #include "comm/call_pipeline.h"
-#include "comm/call_records.h"
 #include "comm/collective_call.h"
 #include "comm/device_group.h"
 #include "comm/host_executor.h"
 #include "comm/request.h"
-#include "comm/roll_call.h"
 #include "comm/runtime.h"
 #include "comm/stall.h"
 #include "comm/task.h"
@@ -46,6 +44,8 @@
 #include "message/messenger.h"
 #include "monitor/job_ports.h"
 #include "monitor/rank_summaries.h"
+#include "trace/call_records.h"
+#include "trace/roll_call.h"
 #include "transport/transport.h"
 #include "tune/choice.h"
 #include "tune/group_facts.h"
@@ -237,7 +237,7 @@ class Communicator final : public executor::WaitHook {
   }
 
   /// The calls and their progress (setting TRACE). Any thread, any time.
-  [[nodiscard]] const CallRecords& records() const noexcept { return records_; }
+  [[nodiscard]] const trace::CallRecords& records() const noexcept { return records_; }
   /// What all ranks say of themselves; null without setting STATUS. For the service thread.
   /// This rank's GPU, or -1. Any thread, any time.
   [[nodiscard]] int device_number() const noexcept {
@@ -310,10 +310,11 @@ class Communicator final : public executor::WaitHook {
   // @param turns  that its wait has taken already
   void walk_through(Task& task, std::uint64_t turns = 0);
   // Of the call's record, kept with what it runs with.
-  const CallRecords::Shape& record_shape(HostCall& prepared, const CollectiveCall& call) {
+  const trace::CallRecords::Shape& record_shape(HostCall& prepared, const CollectiveCall& call) {
     std::optional<HostCall::Recorded>& kept = prepared.recorded();
     if (!kept.has_value() || kept->carried != call.carried) [[unlikely]]
-      kept = {call.carried, CallRecords::shape_of(call, label_of(prepared), false)};
+      kept = {call.carried,
+              trace::CallRecords::shape_of(operation_of(call), label_of(prepared), false)};
     return kept->shape;
   }
   // What the call runs with, if it needs no task unless it must wait; else null. Forgets last_.
@@ -383,7 +384,7 @@ class Communicator final : public executor::WaitHook {
     CollectiveCall call;
     PreparedCollective* collective = nullptr;
     bool repeats = false;  // it has no note for the next call (HostCall::ends_with_note())
-    CallRecords::Shape record;
+    trace::CallRecords::Shape record;
   };
   Last last_;
   int point_to_point_channel_ = 0;
@@ -393,9 +394,9 @@ class Communicator final : public executor::WaitHook {
   bool finalized_ = false;
   std::atomic<int> device_number_{-1};
   bool helped_by_threads_ = false;
-  CallRecords records_;
+  trace::CallRecords records_;
   Stall stall_;
-  std::unique_ptr<RollCall> roll_call_;  // null where nothing is recorded
+  std::unique_ptr<trace::RollCall> roll_call_;  // null where nothing is recorded
   // Null, and nothing, where nobody may ask (setting STATUS).
   std::unique_ptr<monitor::RankSummaries> summaries_;
   std::optional<monitor::MonitoredComm> monitored_;

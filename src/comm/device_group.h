@@ -20,13 +20,13 @@
 
 #include "bootstrap/bootstrap.h"
 #include "comm/collective_call.h"
-#include "comm/device_times.h"
 #include "comm/executor.h"
 #include "comm/runtime.h"
 #include "core/error.h"
 #include "executor/traffic.h"
 #include "link/buffer_range.h"
 #include "link/rails.h"
+#include "trace/device_times.h"
 #include "tune/hybrid_controller.h"
 #include "tune/tuner.h"
 
@@ -61,9 +61,9 @@ class DeviceGroup : public Executor {
   virtual void run_copied(PreparedCall& prepared, const CollectiveCall& call,
                           const executor::CallTag& tag, DeviceStream stream) = 0;
   /// Where the launch of the last run() or run_copied() notes its times; none where it does not.
-  [[nodiscard]] virtual StampRange last_launch() const noexcept = 0;
+  [[nodiscard]] virtual trace::StampRange last_launch() const noexcept = 0;
   /// What the launches note; null where they do not (setting TRACE).
-  [[nodiscard]] virtual const DeviceTimes* times() const noexcept = 0;
+  [[nodiscard]] virtual const trace::DeviceTimes* times() const noexcept = 0;
   /// The last run() or run_copied() was made by copy engines, and not by the schedule that was
   /// chosen.
   [[nodiscard]] virtual bool last_by_copy_engines() const noexcept = 0;
@@ -73,8 +73,8 @@ class DeviceGroup : public Executor {
       Collective collective) const noexcept = 0;
   /// Enqueues sends and receives that run all at once; several with one peer run in order.
   /// @return as last_launch(), of each call
-  virtual std::vector<StampRange> send_and_receive(const std::vector<PointToPointCall>& calls,
-                                                   DeviceStream stream) = 0;
+  virtual std::vector<trace::StampRange> send_and_receive(
+      const std::vector<PointToPointCall>& calls, DeviceStream stream) = 0;
 
   /// Both classes of links between GPUs, as the tuner has them; no channels where there is one
   /// class. The same on all ranks.

@@ -61,15 +61,16 @@ std::optional<executor::CallTag> stop_call(const StopRecord& stop) {
   return stop.own;
 }
 
-Waiting waiting_on_device(const std::optional<executor::CallTag>& call, const CallRecords& records,
-                          int rank, int size, const std::vector<int>& left) {
-  Waiting waiting{rank, size, std::nullopt, {}, left};
+trace::Waiting waiting_on_device(const std::optional<executor::CallTag>& call,
+                                 const trace::CallRecords& records, int rank, int size,
+                                 const std::vector<int>& left) {
+  trace::Waiting waiting{rank, size, std::nullopt, {}, left};
   if (call.has_value()) {
     waiting.call = call->call;
     return waiting;
   }
-  for (const CallRecords::Record& record : records.read()) {
-    const bool at_work = record.timed && record.state == CallRecords::State::kStarted;
+  for (const trace::CallRecords::Record& record : records.read()) {
+    const bool at_work = record.timed && record.state == trace::CallRecords::State::kStarted;
     if (record.on_device && record.peer >= 0 && at_work) waiting.peers.push_back(record.peer);
   }
   return waiting;

@@ -4,10 +4,10 @@
 #include <optional>
 #include <vector>
 
-#include "comm/call_records.h"
-#include "comm/roll_call.h"
 #include "core/error.h"
 #include "executor/block/launch.h"
+#include "trace/call_records.h"
+#include "trace/roll_call.h"
 
 namespace ropewalk::comm {
 
@@ -20,8 +20,8 @@ namespace ropewalk::comm {
 /// What the rank waited in, for missing().
 /// @param call  as stop_call() gave it. Without one it waited for messages: with the peers of those
 /// that its GPU has begun and not ended
-[[nodiscard]] Waiting waiting_on_device(const std::optional<executor::CallTag>& call,
-                                        const CallRecords& records, int rank, int size,
-                                        const std::vector<int>& left);
+[[nodiscard]] trace::Waiting waiting_on_device(const std::optional<executor::CallTag>& call,
+                                               const trace::CallRecords& records, int rank,
+                                               int size, const std::vector<int>& left);
 
 }  // namespace ropewalk::comm

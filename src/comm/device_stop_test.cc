@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "bootstrap/test_support.h"
-#include "comm/device_times.h"
 #include "core/ticks.h"
 #include "executor/block/handshake.h"
 #include "executor/block/testing/case.h"
 #include "schedule/compile.h"
+#include "trace/device_times.h"
 
 namespace ropewalk::comm {
 namespace {
@@ -56,16 +56,17 @@ std::map<int, std::string> told(Absence absence) {
   std::array<std::string, kStopRanks> texts;
   bootstrap::run_ranks(kStopRanks, [&](bootstrap::Bootstrap& bootstrap) {
     const int rank = bootstrap.rank();
-    CallRecords records(16, false);
+    trace::CallRecords records(16, false);
     std::vector<std::uint64_t> memory(64);
-    DeviceTimes times{std::span(memory)};
+    trace::DeviceTimes times{std::span(memory)};
     times.calibrate({executor::HostBlock::clock_ns(), ticks()});
     records.set_device_times(&times);
-    RollCall roll_call(bootstrap, records);
+    trace::RollCall roll_call(bootstrap, records);
     const auto enqueue = [&](std::uint32_t number) {
       const std::uint64_t scheduled = ticks();
-      const StampRange range = times.next(1);
-      records.launched(records.begin(all_reduce(), number, 0, true), range, scheduled, nullptr);
+      const trace::StampRange range = times.next(1);
+      records.launched(records.begin(operation_of(all_reduce()), number, 0, true), range, scheduled,
+                       nullptr);
       return times.stamps(range);
     };
     // The first collective is over.
@@ -101,7 +102,7 @@ std::map<int, std::string> told(Absence absence) {
     const std::optional<Error> error = stop_error(control.stop, rank);
     ASSERT_TRUE(error.has_value());
     EXPECT_EQ(error->code(), Errc::kTimeout);
-    const Waiting waiting =
+    const trace::Waiting waiting =
         waiting_on_device(stop_call(control.stop), records, rank, kStopRanks, {});
     texts[static_cast<std::size_t>(rank)] =
         error->what() + missing(roll_call.ask(waiting.left), waiting);
@@ -132,23 +133,23 @@ TEST(DeviceStop, NamesARankWhoseGpuHasNotBegun) {
 
 // A launch of messages has no number: who is waited for is told by those that are at work.
 TEST(DeviceStop, FindsThePeersOfMessages) {
-  CallRecords records(16, false);
+  trace::CallRecords records(16, false);
   std::vector<std::uint64_t> memory(64);
-  DeviceTimes times{std::span(memory)};
+  trace::DeviceTimes times{std::span(memory)};
   records.set_device_times(&times);
-  const StampRange launch = times.next(3);
+  const trace::StampRange launch = times.next(3);
   const executor::LaunchStamps stamps = times.stamps(launch);
   for (int peer = 1; peer <= 3; ++peer) {
     PointToPointCall call;
     call.peer = peer;
     call.count = 1;
-    records.launched(records.begin(call, true),
+    records.launched(records.begin(operation_of(call), 0, 0, true),
                      launch.part(static_cast<std::uint32_t>(peer - 1), 1), ticks(), nullptr);
   }
   stamps.words[0] = executor::LaunchStamps::stamp(stamps.launch, 100);
   stamps.words[1] = executor::LaunchStamps::stamp(stamps.launch, 200);
   stamps.words[2] = executor::LaunchStamps::stamp(stamps.launch, 110);
-  const Waiting waiting = waiting_on_device(std::nullopt, records, 0, 4, {});
+  const trace::Waiting waiting = waiting_on_device(std::nullopt, records, 0, 4, {});
   EXPECT_FALSE(waiting.call.has_value());
   EXPECT_THAT(waiting.peers, ::testing::ElementsAre(2));
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,19 +11,13 @@
 
 #include "comm/collective_call.h"
 #include "executor/fifo.h"
+#include "trace/operation.h"
 #include "tune/choice.h"
 
 namespace ropewalk::comm {
 
 /// A cudaStream_t; host memory has none.
 using DeviceStream = void*;
-
-/// What a rank sends to one peer in a call.
-struct SentBytes {
-  int peer = -1;
-  std::size_t bytes = 0;
-  friend auto operator<=>(const SentBytes&, const SentBytes&) = default;
-};
 
 /// Everything of a call except its buffers, ready to run. An executor adds its own data.
 class PreparedCall {
@@ -49,9 +42,9 @@ class PreparedCall {
   [[nodiscard]] const tune::Choice& choice() const noexcept { return *choice_; }
 
   /// What this rank sends when it runs by its schedule: by peer, each once.
-  [[nodiscard]] virtual std::vector<SentBytes> sent_bytes() const { return {}; }
+  [[nodiscard]] virtual std::vector<trace::SentBytes> sent_bytes() const { return {}; }
   /// The same where copy engines make it, as its last run.
-  [[nodiscard]] virtual std::vector<SentBytes> copied_bytes() const { return {}; }
+  [[nodiscard]] virtual std::vector<trace::SentBytes> copied_bytes() const { return {}; }
 
   /// Of how it ran in the communicator's records (call_records.h): by its schedule, or by copy
   /// engines; 0 before it is set.

@@ -8,12 +8,12 @@
 
 #include "comm/agreed_chunks.h"
 #include "comm/agreed_forms.h"
-#include "comm/call_records.h"
 #include "comm/executor.h"
 #include "comm/prepared.h"
 #include "executor/host/host_team.h"
 #include "executor/host/warm_buffers.h"
 #include "schedule/checked.h"
+#include "trace/call_records.h"
 
 namespace ropewalk::comm {
 
@@ -23,14 +23,14 @@ class HostCall final : public PreparedCall {
   HostCall(const CollectiveCall& call, const Extent& extent,
            std::shared_ptr<const tune::Choice> choice, PreparedCollective& collective)
       : PreparedCall(call, extent, std::move(choice)), collective_(collective) {}
-  [[nodiscard]] std::vector<SentBytes> sent_bytes() const override {
+  [[nodiscard]] std::vector<trace::SentBytes> sent_bytes() const override {
     return collective_.sent_bytes(shape());
   }
   [[nodiscard]] PreparedCollective& collective() const noexcept { return collective_; }
   /// Of its calls' records, and what they carry, which it may serve several kinds of.
   struct Recorded {
     CarriedType carried = CarriedType::kNone;
-    CallRecords::Shape shape;
+    trace::CallRecords::Shape shape;
   };
   [[nodiscard]] std::optional<Recorded>& recorded() noexcept { return recorded_; }
   /// Where its chunks are tuned.

@@ -21,8 +21,8 @@ constexpr std::uint32_t kHostBlocks = 2;
 class HybridTimerTest : public ::testing::Test {
  protected:
   // A launch that is followed.
-  StampRange follow(double share = 0.1) {
-    const StampRange range = times_.next(kBlocks);
+  trace::StampRange follow(double share = 0.1) {
+    const trace::StampRange range = times_.next(kBlocks);
     tune::HybridTimes known;
     known.share = share;
     EXPECT_TRUE(timer_.poll());
@@ -30,12 +30,13 @@ class HybridTimerTest : public ::testing::Test {
     return range;
   }
   // In ns of the device's clock.
-  void stamp(const StampRange& range, std::uint32_t block, std::uint64_t begin, std::uint64_t end) {
+  void stamp(const trace::StampRange& range, std::uint32_t block, std::uint64_t begin,
+             std::uint64_t end) {
     std::uint64_t* const words = times_.stamps(range).words + std::size_t{2} * block;
     words[0] = LaunchStamps::stamp(range.launch, begin);
     words[1] = LaunchStamps::stamp(range.launch, end);
   }
-  void stamp_all(const StampRange& range, std::uint64_t direct_end, std::uint64_t host_end) {
+  void stamp_all(const trace::StampRange& range, std::uint64_t direct_end, std::uint64_t host_end) {
     for (std::uint32_t b = 0; b < kBlocks; ++b) {
       const std::uint64_t end = b < kBlocks - kHostBlocks ? direct_end : host_end;
       stamp(range, b, std::min(direct_end, host_end) - 1000, end - b % 2);
@@ -43,16 +44,16 @@ class HybridTimerTest : public ::testing::Test {
   }
 
   std::vector<std::uint64_t> memory_ = std::vector<std::uint64_t>(128);
-  DeviceTimes times_{std::span(memory_)};
+  trace::DeviceTimes times_{std::span(memory_)};
   std::vector<tune::HybridTimes> timed_;
   HybridTimer timer_{times_, [this](const tune::HybridTimes& times) { timed_.push_back(times); }};
 };
 
 TEST_F(HybridTimerTest, TellsByHowMuchTheHostsLinksWereLater) {
-  const StampRange late = follow(0.25);
+  const trace::StampRange late = follow(0.25);
   stamp_all(late, 50'000, 57'000);
   EXPECT_TRUE(timer_.poll());
-  const StampRange early = follow(0.5);
+  const trace::StampRange early = follow(0.5);
   stamp_all(early, 90'000, 85'000);
   EXPECT_TRUE(timer_.poll());
   EXPECT_TRUE(timer_.poll());
@@ -68,7 +69,7 @@ TEST_F(HybridTimerTest, TellsByHowMuchTheHostsLinksWereLater) {
 TEST_F(HybridTimerTest, WaitsForTheLastBlockOfEitherClass) {
   for (const std::uint32_t last : {0U, kBlocks - 1}) {
     const std::size_t before = timed_.size();
-    const StampRange range = follow();
+    const trace::StampRange range = follow();
     for (std::uint32_t b = 0; b < kBlocks; ++b) {
       if (b != last) stamp(range, b, 1'000, 2'000);
     }
@@ -83,7 +84,7 @@ TEST_F(HybridTimerTest, WaitsForTheLastBlockOfEitherClass) {
 
 // The clock's upper bits are not in stamps.
 TEST_F(HybridTimerTest, AClockThatBeginsAnewBetweenTheEndsSaysTheSame) {
-  const StampRange range = follow();
+  const trace::StampRange range = follow();
   constexpr std::uint64_t kWrap = LaunchStamps::kTimeMask + 1;
   for (std::uint32_t b = 0; b < kBlocks; ++b) {
     stamp(range, b, kWrap - 5'000, kWrap - 1'000);
@@ -98,10 +99,10 @@ TEST_F(HybridTimerTest, AClockThatBeginsAnewBetweenTheEndsSaysTheSame) {
 }
 
 TEST_F(HybridTimerTest, AnOperationWhoseMemoryIsAnothersIsForgotten) {
-  const StampRange forgotten = follow(0.25);
+  const trace::StampRange forgotten = follow(0.25);
   EXPECT_TRUE(timer_.poll());
   for (int i = 0; i < 5; ++i) (void)times_.next(kBlocks);
-  const StampRange next = follow(0.5);
+  const trace::StampRange next = follow(0.5);
   stamp_all(next, 2'000, 3'000);
   EXPECT_TRUE(timer_.poll());
   ASSERT_EQ(timed_.size(), 1U);
@@ -113,7 +114,7 @@ TEST_F(HybridTimerTest, AnOperationWhoseMemoryIsAnothersIsForgotten) {
 
 // A program enqueues many before the first one ends.
 TEST_F(HybridTimerTest, FollowsSomeAtOnceInTheirOrder) {
-  std::vector<StampRange> ranges;
+  std::vector<trace::StampRange> ranges;
   for (std::size_t i = 0; i < HybridTimer::kMostFollowed; ++i) {
     ranges.push_back(follow(0.1 * static_cast<double>(i + 1)));
   }

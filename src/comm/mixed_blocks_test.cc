@@ -33,7 +33,7 @@ using executor::testing::Case;
 using MemoryLinks = executor::testing::Machine;
 
 constexpr int kMixedRanks = 4;
-constexpr int kChannels = 2;
+constexpr int kMixedChannels = 2;
 constexpr std::array<int, kMixedRanks> kHostOfRank = {0, 0, 1, 1};
 constexpr std::size_t kMostElements = 4000;
 
@@ -157,13 +157,14 @@ class Drawn {
       request.collective = static_cast<Collective>(between(0, kNumCollectives - 1));
       request.num_ranks = kMixedRanks;
       request.root = has_root(request.collective) ? between(0, kMixedRanks - 1) : 0;
-      request.channels = between(1, kChannels);
+      request.channels = between(1, kMixedChannels);
       request.host_of_rank.assign(kHostOfRank.begin(), kHostOfRank.end());
       algorithm = &algorithms[static_cast<std::size_t>(
           between(0, static_cast<int>(algorithms.size()) - 1))];
       if (!algorithm->supports(request)) continue;
       drawn.schedule = schedule::compile(algorithm->name, request);
-    } while (drawn.schedule.num_ranks != kMixedRanks || drawn.schedule.num_channels() > kChannels);
+    } while (drawn.schedule.num_ranks != kMixedRanks ||
+             drawn.schedule.num_channels() > kMixedChannels);
     drawn.protocol = protocol_;
     // Short ones are most of the traffic, and leave channels without data.
     drawn.count = static_cast<std::size_t>(
@@ -273,7 +274,7 @@ void make_many_calls(const MixedKind& kind) {
       episode.faults = "fail=0.05,seed=1";
     }
     SCOPED_TRACE(fmt::format("seed {}, faults \"{}\"", seed, episode.faults));
-    MemoryLinks memory(kMixedRanks, kChannels, kind.protocol, shape_of(kind.protocol));
+    MemoryLinks memory(kMixedRanks, kMixedChannels, kind.protocol, shape_of(kind.protocol));
     std::array<Control, kMixedRanks> controls{};
     std::barrier<> all_ended(kMixedRanks);
     std::array<Outcome, kMixedRanks> outcomes;

@@ -13,7 +13,7 @@ monitor::RankSummary own_summary(const Communicator& comm) {
   summary.host = short_host_name();
   summary.process = getpid();
   summary.device = comm.device_number();
-  const RollCall::Position position = RollCall::position_in(comm.records());
+  const trace::RollCall::Position position = trace::RollCall::position_in(comm.records());
   summary.call = position.call;
   summary.inside = position.inside;
   summary.operation = position.operation;

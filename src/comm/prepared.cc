@@ -131,7 +131,7 @@ void PreparedCollective::arm(const CollectiveCall& call, bool in_place,
   restart();
 }
 
-std::vector<SentBytes> PreparedCollective::sent_bytes(const CollectiveCall& shape) const {
+std::vector<trace::SentBytes> PreparedCollective::sent_bytes(const CollectiveCall& shape) const {
   const std::size_t element = size_of(shape.type);
   const std::size_t granule = granule_of(element);
   const schedule::Schedule& schedule = checked_->schedule();
@@ -143,7 +143,7 @@ std::vector<SentBytes> PreparedCollective::sent_bytes(const CollectiveCall& shap
       elements[sent.peer] += schedule::part_range(range, schedule.parts, sent.part, granule).count;
     }
   }
-  std::vector<SentBytes> bytes;
+  std::vector<trace::SentBytes> bytes;
   for (const auto& [peer, many] : elements) {
     if (many > 0) bytes.push_back({peer, many * element});
   }

@@ -48,7 +48,7 @@ class PreparedCollective {
   }
 
   /// What this rank sends in a call of this shape: by peer, each once.
-  [[nodiscard]] std::vector<SentBytes> sent_bytes(const CollectiveCall& shape) const;
+  [[nodiscard]] std::vector<trace::SentBytes> sent_bytes(const CollectiveCall& shape) const;
 
   [[nodiscard]] executor::Call& call() noexcept { return call_; }
   [[nodiscard]] std::vector<executor::Strand>& strands() noexcept { return strands_; }

@@ -1,5 +1,5 @@
 // Who is missing: asked of communicators whose ranks are threads, and the words for it.
-#include "comm/roll_call.h"
+#include "trace/roll_call.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ TEST(RollCall, WithoutRecordsTheWaitAloneIsTold) {
 }
 
 TEST(RollCall, SaysWhereRanksAre) {
-  const std::map<int, RollCall::Position> found = {
+  const std::map<int, trace::RollCall::Position> found = {
       {1, {6, true, "all_reduce of 8 float32 (sum)"}},
       {2, {7, true, "broadcast of 8 float32, root 0"}},
       {4, {0, false, ""}},
@@ -101,7 +101,7 @@ TEST(RollCall, SaysWhereRanksAre) {
 }
 
 TEST(RollCall, SaysWhichGpusHaveNotBegun) {
-  const std::map<int, RollCall::Position> found = {
+  const std::map<int, trace::RollCall::Position> found = {
       {1, {6, false, "barrier", 7, 9}},    // collectives 7 to 9 wait for its GPU
       {2, {7, true, "barrier", 8, 9}},     // its GPU is in the one that is asked about
       {3, {12, false, "barrier", 0, 0}},   // is beyond it
@@ -115,7 +115,7 @@ TEST(RollCall, SaysWhichGpusHaveNotBegun) {
 }
 
 TEST(RollCall, NumbersGoRound) {
-  const std::map<int, RollCall::Position> found = {
+  const std::map<int, trace::RollCall::Position> found = {
       {1, {0xffff'fffeU, false, "barrier"}},
       {2, {std::uint64_t{1} << 32U, false, "barrier"}},
   };
@@ -124,7 +124,7 @@ TEST(RollCall, NumbersGoRound) {
 }
 
 TEST(RollCall, ManyRanksAreToldTogether) {
-  std::map<int, RollCall::Position> found;
+  std::map<int, trace::RollCall::Position> found;
   for (int rank = 1; rank < 9; ++rank) found[rank] = {1, false, "barrier"};
   const std::string text = missing(found, {0, 9, 2U, {}, {}});
   EXPECT_THAT(text, HasSubstr("ranks 1, 2, 3, 4, 5, 6, 7, 8 have not entered it, collective 2"));

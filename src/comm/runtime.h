@@ -8,7 +8,6 @@
 #include <string>
 
 #include "bootstrap/context.h"
-#include "comm/profiler_feed.h"
 #include "comm/status_endpoint.h"
 #include "core/mutex.h"
 #include "core/settings.h"
@@ -18,6 +17,7 @@
 #include "monitor/job_ports.h"
 #include "schedule/checked.h"
 #include "topology/kept_host.h"
+#include "trace/profiler_feed.h"
 #include "transport/window/device/driver_cuda.h"
 #include "tune/kept_plans.h"
 #include "tune/numa_nodes.h"
@@ -50,7 +50,7 @@ class Runtime {
   /// Where `ropewalk status` asks.
   [[nodiscard]] StatusEndpoint& status() noexcept { return status_; }
   /// Profiler plugins of others (setting PROFILER_PLUGIN).
-  [[nodiscard]] ProfilerFeed& profiler() noexcept { return profiler_; }
+  [[nodiscard]] trace::ProfilerFeed& profiler() noexcept { return profiler_; }
   /// The ports for monitoring (settings RAS_PORT, METRICS_PORT).
   [[nodiscard]] monitor::JobPorts& job_ports() noexcept { return job_ports_; }
   [[nodiscard]] machine::EmulatedMachines& emulated_machines() noexcept {
@@ -93,7 +93,7 @@ class Runtime {
   machine::EmulatedMachines emulated_machines_;
   StatusEndpoint status_{context_};
   monitor::JobPorts job_ports_{context_};
-  ProfilerFeed profiler_;
+  trace::ProfilerFeed profiler_;
   std::uint64_t token_ = 0;
   Mutex cuda_mutex_;
   std::unique_ptr<transport::window::DriverCuda> cuda_ RW_GUARDED_BY(cuda_mutex_);

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "comm/call_records.h"
 #include "comm/collective_call.h"
 #include "comm/prepared.h"
 #include "executor/host/host_team.h"
 #include "link/links.h"
+#include "trace/call_records.h"
 
 namespace ropewalk::comm {
 
@@ -38,7 +38,8 @@ class Task {
   [[nodiscard]] virtual std::optional<executor::CallTag> tag() const { return std::nullopt; }
 
   /// Its operations' records are the `count` from `first` on.
-  void record_in(CallRecords& records, CallRecords::Id first, std::size_t count) noexcept {
+  void record_in(trace::CallRecords& records, trace::CallRecords::Id first,
+                 std::size_t count) noexcept {
     records_ = &records;
     first_record_ = first;
     num_records_ = first == 0 ? 0 : count;
@@ -60,8 +61,8 @@ class Task {
   }
 
  private:
-  CallRecords* records_ = nullptr;
-  CallRecords::Id first_record_ = 0;
+  trace::CallRecords* records_ = nullptr;
+  trace::CallRecords::Id first_record_ = 0;
   std::size_t num_records_ = 0;
 };
 

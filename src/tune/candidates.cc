@@ -267,7 +267,7 @@ bool Candidates::scale_hybrid(const HybridScale& scale) {
     const auto& [collective, root] = key;
     if (has_root(collective) != scale.one_way) continue;
     const std::size_t before = std::erase_if(candidates, [](const Candidate& candidate) {
-      return candidate.routed != nullptr && candidate.routed->hybrid_channels > 0;
+      return hybrid_channels_of(candidate.routed) > 0;
     });
     if (before == 0) continue;
     changed = true;

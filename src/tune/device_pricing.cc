@@ -268,9 +268,7 @@ Choice DevicePricing::hybrid(const Candidate& candidate, std::size_t unit_bytes)
 }
 
 Choice DevicePricing::price(const Candidate& candidate, std::size_t unit_bytes) const {
-  if (candidate.routed != nullptr && candidate.routed->hybrid_channels > 0) {
-    return hybrid(candidate, unit_bytes);
-  }
+  if (hybrid_channels_of(candidate.routed) > 0) return hybrid(candidate, unit_bytes);
   const int multiple = candidate.routed == nullptr ? 1 : candidate.shape.channels;
   const Seconds per_byte = candidate.cost == nullptr
                                ? on_busiest_rank(candidate.shape)

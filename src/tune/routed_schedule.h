@@ -25,4 +25,9 @@ struct RoutedSchedule {
   int hybrid_hops = 1;      ///< of the longest path
 };
 
+/// RoutedSchedule::hybrid_channels of a choice's or candidate's schedule, which may have none.
+inline int hybrid_channels_of(const std::shared_ptr<const RoutedSchedule>& routed) {
+  return routed == nullptr ? 0 : routed->hybrid_channels;
+}
+
 }  // namespace ropewalk::tune

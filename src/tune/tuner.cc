@@ -185,7 +185,7 @@ void Tuner::add_limits(const topology::Topology& machine, Collective collective,
                        std::span<Choice> choices) {
   DefaultRoutes routes(machine);
   for (Choice& choice : choices) {
-    const bool two_classes = choice.routed != nullptr && choice.routed->hybrid_channels > 0;
+    const bool two_classes = hybrid_channels_of(choice.routed) > 0;
     if (choice.algbw_gbps > 0 || two_classes || !std::isfinite(choice.predicted_seconds)) continue;
     try {
       std::shared_ptr<const schedule::Checked> checked = choice.schedule;

@@ -102,7 +102,7 @@ std::optional<CopiedCall> CopyEngines::copied(const CollectiveCall& call, const 
   for (const RankCopy& copy : copied.copies) {
     if (copy.peer != rank_) copied.sent.push_back({copy.peer, copy.bytes});
   }
-  std::ranges::sort(copied.sent, {}, &SentBytes::peer);
+  std::ranges::sort(copied.sent, {}, &trace::SentBytes::peer);
   copied.location = executor::OutputLocation{location->number, location->offset}.packed();
   return copied;
 }

@@ -36,8 +36,8 @@ namespace ropewalk::comm {
 /// What one call's buffers make of it.
 struct CopiedCall {
   std::vector<RankCopy> copies;
-  std::vector<SentBytes> sent;  ///< to other ranks: by peer
-  std::uint64_t location = 0;   ///< executor::OutputLocation, packed
+  std::vector<trace::SentBytes> sent;  ///< to other ranks: by peer
+  std::uint64_t location = 0;          ///< executor::OutputLocation, packed
 };
 
 /// Threads: one at a time. Its device is current in every call, and when it is made and destroyed.

@@ -307,7 +307,7 @@ CudaGroup::CudaGroup(bootstrap::Bootstrap& bootstrap, const Config& config, Runt
         std::bit_ceil(std::max(2 * records * static_cast<std::size_t>(channels), kLeastTimed));
     times_memory_ = std::make_unique<executor::PinnedBuffer>(timed * kTimesBytes);
     std::memset(times_memory_->data(), 0, timed * kTimesBytes);
-    times_ = std::make_unique<DeviceTimes>(
+    times_ = std::make_unique<trace::DeviceTimes>(
         std::span(static_cast<std::uint64_t*>(times_memory_->data()), 2 * timed));
     clock_ = std::make_unique<executor::GpuClock>();
     read_clock();
@@ -573,7 +573,7 @@ bool CudaGroup::run(PreparedCall& prepared, const CollectiveCall& call, bool in_
         launch.shared_bytes, on);
   if (capture.number == 0) order_->mark(on);
   if (copy_engines_ != nullptr) copy_engines_->note(tag, capture.number != 0);
-  for (const SentBytes& sent : launch.sent) count(sent.peer, sent.bytes);
+  for (const trace::SentBytes& sent : launch.sent) count(sent.peer, sent.bytes);
   return true;
 }
 
@@ -583,7 +583,7 @@ void CudaGroup::run_by_copy_engines(const CopiedCall& copied, const executor::Ca
   last_launch_ = note_times(noted, 1);
   copy_engines_->run(copied, tag, timeout_ns_, noted.stamps, captured, stream);
   last_copied_ = true;
-  for (const SentBytes& sent : copied.sent) count(sent.peer, sent.bytes);
+  for (const trace::SentBytes& sent : copied.sent) count(sent.peer, sent.bytes);
 }
 
 void CudaGroup::run_copied(PreparedCall& prepared, const CollectiveCall& call,
@@ -618,9 +618,9 @@ void CudaGroup::read_clock() {
   }
 }
 
-StampRange CudaGroup::note_times(executor::LaunchLinks& links, unsigned blocks) {
+trace::StampRange CudaGroup::note_times(executor::LaunchLinks& links, unsigned blocks) {
   if (times_ == nullptr) return {};
-  const StampRange range = times_->next(blocks);
+  const trace::StampRange range = times_->next(blocks);
   links.stamps = times_->stamps(range);
   return range;
 }
@@ -630,7 +630,7 @@ void CudaGroup::time_hybrid(std::function<void(const tune::HybridTimes&)> timed)
     const executor::CurrentDevice current(device_);
     hybrid_memory_ = std::make_unique<executor::PinnedBuffer>(kLeastTimed * kTimesBytes);
     std::memset(hybrid_memory_->data(), 0, kLeastTimed * kTimesBytes);
-    hybrid_times_ = std::make_unique<DeviceTimes>(
+    hybrid_times_ = std::make_unique<trace::DeviceTimes>(
         std::span(static_cast<std::uint64_t*>(hybrid_memory_->data()), 2 * kLeastTimed));
   }
   hybrid_timer_ =
@@ -640,11 +640,11 @@ void CudaGroup::time_hybrid(std::function<void(const tune::HybridTimes&)> timed)
 void CudaGroup::note_hybrid(PreparedLaunch& launch) {
   if (times_ == nullptr) launch.args.links.stamps = {};
   const tune::Choice& choice = launch.choice();
-  const tune::RoutedSchedule* routed = choice.routed.get();
-  if (routed == nullptr || routed->hybrid_channels == 0 || !hybrid_timer_->poll()) return;
+  if (tune::hybrid_channels_of(choice.routed) == 0 || !hybrid_timer_->poll()) return;
+  const tune::RoutedSchedule& routed = *choice.routed;
   const schedule::Schedule& schedule = choice.schedule->schedule();
   if (launch.blocks != static_cast<unsigned>(schedule.num_channels())) return;
-  StampRange range = last_launch_;
+  trace::StampRange range = last_launch_;
   if (times_ == nullptr) {
     range = hybrid_times_->next(launch.blocks);
     launch.args.links.stamps = hybrid_times_->stamps(range);
@@ -654,13 +654,13 @@ void CudaGroup::note_hybrid(PreparedLaunch& launch) {
   known.one_way = has_root(schedule.collective);
   known.collective = schedule.collective;
   known.root = schedule.root;
-  known.scale = routed->hybrid_scale;
-  known.share = routed->hybrid_share;
+  known.scale = routed.hybrid_scale;
+  known.share = routed.hybrid_share;
   known.bytes = static_cast<double>(launch.args.call.count) *
-                static_cast<double>(launch.extent().element_bytes) * routed->hybrid_units;
-  known.hops = routed->hybrid_hops;
+                static_cast<double>(launch.extent().element_bytes) * routed.hybrid_units;
+  known.hops = routed.hybrid_hops;
   known.chunk_bytes = choice.chunk_bytes;
-  hybrid_timer_->follow(range, static_cast<std::uint32_t>(routed->hybrid_channels), known);
+  hybrid_timer_->follow(range, static_cast<std::uint32_t>(routed.hybrid_channels), known);
 }
 
 bool CudaGroup::any_thread_enqueues(DeviceStream stream) const noexcept {
@@ -775,12 +775,12 @@ void CudaGroup::show(Message& message) const {
   }
 }
 
-std::vector<StampRange> CudaGroup::send_and_receive(const std::vector<PointToPointCall>& calls,
-                                                    DeviceStream stream) {
+std::vector<trace::StampRange> CudaGroup::send_and_receive(
+    const std::vector<PointToPointCall>& calls, DeviceStream stream) {
   const executor::CurrentDevice current(device_);
   const executor::RelaxedCapture relaxed;
   const auto on = static_cast<cudaStream_t>(stream);
-  std::vector<StampRange> ranges(calls.size());
+  std::vector<trace::StampRange> ranges(calls.size());
   // To and from this rank itself: pairs in order.
   std::vector<const PointToPointCall*> own_sends;
   std::vector<const PointToPointCall*> own_receives;
@@ -841,7 +841,7 @@ std::vector<StampRange> CudaGroup::send_and_receive(const std::vector<PointToPoi
       threads = std::max(threads, executor::launch_threads(choice.protocol,
                                                            static_cast<unsigned>(choice.threads)));
     }
-    const StampRange launch = note_times(args.links, blocks);
+    const trace::StampRange launch = note_times(args.links, blocks);
     const executor::Capture capture = follow_last(on);
     start(executor::of(executor::cuda_message_kernels(), args), blocks, threads, &args, 0, on);
     if (capture.number == 0) order_->mark(on);

@@ -52,16 +52,16 @@ class CudaGroup final : public DeviceGroup {
   void retire(std::unique_ptr<PreparedCall> prepared) override { prepared.reset(); }
   void forget_schedules() override { maker_->forget_given(); }
   [[nodiscard]] int max_channels() const noexcept override { return limits_.channels; }
-  [[nodiscard]] StampRange last_launch() const noexcept override { return last_launch_; }
-  [[nodiscard]] const DeviceTimes* times() const noexcept override { return times_.get(); }
+  [[nodiscard]] trace::StampRange last_launch() const noexcept override { return last_launch_; }
+  [[nodiscard]] const trace::DeviceTimes* times() const noexcept override { return times_.get(); }
   [[nodiscard]] bool last_by_copy_engines() const noexcept override { return last_copied_; }
   [[nodiscard]] std::optional<std::size_t> copied_from(
       Collective collective) const noexcept override {
     if (copy_engines_ == nullptr) return {};
     return copy_engines_->from_bytes(collective);
   }
-  std::vector<StampRange> send_and_receive(const std::vector<PointToPointCall>& calls,
-                                           DeviceStream stream) override;
+  std::vector<trace::StampRange> send_and_receive(const std::vector<PointToPointCall>& calls,
+                                                  DeviceStream stream) override;
   [[nodiscard]] const tune::HybridLinks& hybrid_links() const noexcept override {
     return facts_.hybrid;
   }
@@ -115,7 +115,7 @@ class CudaGroup final : public DeviceGroup {
   // Of the launches' stamps.
   void read_clock();
   // Of the next launch; without times_: none.
-  StampRange note_times(executor::LaunchLinks& links, unsigned blocks);
+  trace::StampRange note_times(executor::LaunchLinks& links, unsigned blocks);
   void count(int peer, std::size_t bytes) noexcept {
     if (executor::Traffic::Counter* counter = counters_[static_cast<std::size_t>(peer)]) {
       counter->add(bytes);
@@ -156,12 +156,13 @@ class CudaGroup final : public DeviceGroup {
   std::unique_ptr<LaunchMaker> maker_;
   std::unique_ptr<CopyEngines> copy_engines_;  // null where kernels do everything
   std::unique_ptr<executor::PinnedBuffer> times_memory_;
-  std::unique_ptr<DeviceTimes> times_;  // null where nothing is recorded, as is the next one
+  std::unique_ptr<trace::DeviceTimes> times_;  // null where nothing is recorded, as is the next one
   std::unique_ptr<executor::GpuClock> clock_;
   std::unique_ptr<executor::PinnedBuffer> hybrid_memory_;
-  std::unique_ptr<DeviceTimes> hybrid_times_;  // of operations over both classes, without times_
+  std::unique_ptr<trace::DeviceTimes>
+      hybrid_times_;                           // of operations over both classes, without times_
   std::unique_ptr<HybridTimer> hybrid_timer_;  // null where nobody asks
-  StampRange last_launch_;
+  trace::StampRange last_launch_;
   bool last_copied_ = false;
   // By peer, of this host: what kernels send; null where nothing is counted.
   std::vector<executor::Traffic::Counter*> counters_;

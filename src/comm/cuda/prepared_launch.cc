@@ -23,7 +23,7 @@ std::size_t divided_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 DevicePrograms& LaunchMaker::programs(const tune::Choice& choice) {
   const bool flagged = choice.protocol != Protocol::kSimple;
   const int channels = choice.schedule->schedule().num_channels();
-  const int hybrid_channels = choice.routed == nullptr ? 0 : choice.routed->hybrid_channels;
+  const int hybrid_channels = tune::hybrid_channels_of(choice.routed);
   DevicePrograms& entry = programs_[{choice.schedule.get(), choice.protocol}];
   if (entry.checked != nullptr) return entry;
   const schedule::Checked& checked = *choice.schedule;
@@ -140,7 +140,7 @@ std::unique_ptr<PreparedLaunch> LaunchMaker::make(const CollectiveCall& call, co
   walker.check_tags = options_.check_tags;
   // Reads of another GPU's memory need all channels for a link's rate, of which some go through the
   // host's memory then.
-  const bool both_classes = choice.routed != nullptr && choice.routed->hybrid_channels > 0;
+  const bool both_classes = tune::hybrid_channels_of(choice.routed) > 0;
   launch->direct =
       choice.protocol == Protocol::kSimple && !both_classes &&
       (options_.direct_always || (options_.direct_rooted && has_root(call.collective)));

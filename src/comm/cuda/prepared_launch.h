@@ -37,9 +37,9 @@ class PreparedLaunch final : public PreparedCall {
   using PreparedCall::PreparedCall;
 
   /// By its kernel.
-  [[nodiscard]] std::vector<SentBytes> sent_bytes() const override { return sent; }
-  [[nodiscard]] std::vector<SentBytes> copied_bytes() const override {
-    return copied.has_value() ? copied->sent : std::vector<SentBytes>();
+  [[nodiscard]] std::vector<trace::SentBytes> sent_bytes() const override { return sent; }
+  [[nodiscard]] std::vector<trace::SentBytes> copied_bytes() const override {
+    return copied.has_value() ? copied->sent : std::vector<trace::SentBytes>();
   }
 
   executor::LaunchArgs args;
@@ -49,7 +49,7 @@ class PreparedLaunch final : public PreparedCall {
   std::size_t shared_bytes = 0;
   bool in_place_works = true;
   bool direct = false;  ///< buffers may be given by address
-  std::vector<SentBytes> sent;
+  std::vector<trace::SentBytes> sent;
   std::shared_ptr<link::DeviceBlock> programs;
   std::shared_ptr<link::DeviceBlock> begins;  ///< where the channels' shares differ; or null
   // The last call's.

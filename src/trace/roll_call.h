@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "comm/call_records.h"
 #include "core/mutex.h"
+#include "trace/call_records.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::trace {
 
 /// Threads: any; one asks at a time.
 class RollCall {
@@ -74,4 +74,4 @@ struct Waiting {
 [[nodiscard]] std::string missing(const std::map<int, RollCall::Position>& found,
                                   const Waiting& waiting);
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::trace

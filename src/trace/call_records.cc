@@ -1,4 +1,4 @@
-#include "comm/call_records.h"
+#include "trace/call_records.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::trace {
 
 namespace {
 
@@ -259,4 +259,4 @@ std::vector<CallRecords::Record> CallRecords::read(std::size_t newest) const {
   return records;
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::trace

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "comm/call_records.h"
-#include "comm/profiler_plugin.h"
 #include "core/mutex.h"
+#include "trace/call_records.h"
+#include "trace/profiler_plugin.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::trace {
 
 /// One communicator's records, told to one context. Threads: one at a time.
 class ProfiledRecords {
@@ -74,4 +74,4 @@ class ProfilerFeed {
   std::thread thread_ RW_GUARDED_BY(mutex_);  // from the first ones on
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::trace

@@ -12,7 +12,7 @@
 
 #include "core/ticks.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::trace {
 
 /// Counts calls by number, which rise. Threads: one at a time.
 class ShortCallClock {
@@ -51,4 +51,4 @@ class ShortCallClock {
   std::uint64_t close_ = 0;
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::trace

@@ -1,4 +1,4 @@
-#include "comm/profiler_feed.h"
+#include "trace/profiler_feed.h"
 
 #include <algorithm>
 #include <cctype>
@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/log.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::trace {
 namespace {
 
 constexpr std::chrono::milliseconds kFeedPeriod{1};
@@ -186,4 +186,4 @@ void ProfilerFeed::run() {
   }
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::trace

@@ -1,4 +1,4 @@
-#include "comm/roll_call.h"
+#include "trace/roll_call.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/log.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::trace {
 namespace {
 
 constexpr std::uint32_t kAskTag = 0x52000000;
@@ -182,4 +182,4 @@ std::string missing(const std::map<int, RollCall::Position>& found, const Waitin
   return text;
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::trace

@@ -1,4 +1,4 @@
-#include "comm/device_times.h"
+#include "trace/device_times.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace ropewalk::comm {
+namespace ropewalk::trace {
 namespace {
 
 using executor::LaunchStamps;
@@ -161,4 +161,4 @@ TEST(DeviceClock, IsCorrectedByWhatIsCertain) {
 }
 
 }  // namespace
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::trace

@@ -1,4 +1,4 @@
-#include "comm/profiler_plugin.h"
+#include "trace/profiler_plugin.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 #include "core/log.h"
 #include "core/mutex.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::trace {
 namespace {
 
 constexpr int kNewest = 6;
@@ -284,4 +284,4 @@ void ProfilerPlugin::Context::end(Events& events) {
   stop(events.group);
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::trace

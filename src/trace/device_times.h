@@ -17,7 +17,7 @@
 #include "core/mutex.h"
 #include "executor/block/launch.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::trace {
 
 /// The blocks of an operation in the memory of DeviceTimes. None: it is not noted.
 struct StampRange {
@@ -110,4 +110,4 @@ class DeviceClock {
   std::int64_t shift_ = 0;
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::trace

@@ -16,14 +16,14 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/collective_call.h"
-#include "comm/device_times.h"
-#include "comm/executor.h"
-#include "comm/short_call_clock.h"
 #include "core/mutex.h"
 #include "core/ticks.h"
+#include "core/types.h"
+#include "trace/device_times.h"
+#include "trace/operation.h"
+#include "trace/short_call_clock.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::trace {
 
 /// Threads: one at a time begins records; any thread may write the times of records that it was
 /// given, and read all of them at any time.
@@ -86,13 +86,24 @@ class CallRecords {
     std::size_t counter_ = 0;
   };
   /// @param label  of its algorithm, or 0
-  [[nodiscard]] static Shape shape_of(const CollectiveCall& call, std::uint16_t label,
+  [[nodiscard]] static Shape shape_of(const Operation& operation, std::uint16_t label,
                                       bool on_device) noexcept {
-    const auto kind = static_cast<std::uint8_t>(call.collective);
-    return shape_of(call, kind, call.root, label, static_cast<std::uint8_t>(call.op), on_device);
-  }
-  [[nodiscard]] static Shape shape_of(const PointToPointCall& call, bool on_device) noexcept {
-    return shape_of(call, call.sends ? kSend : kReceive, call.peer, 0, 0, on_device);
+    const bool collective = operation.kind == Operation::Kind::kCollective;
+    const std::uint8_t kind = collective ? static_cast<std::uint8_t>(operation.collective)
+                              : operation.kind == Operation::Kind::kSend ? kSend
+                                                                         : kReceive;
+    const auto type = operation.carried == CarriedType::kNone
+                          ? static_cast<std::uint64_t>(operation.type)
+                          : static_cast<std::uint64_t>(operation.carried);
+    const auto op = collective ? static_cast<std::uint64_t>(operation.op) : 0;
+    Shape shape;
+    shape.count_ = operation.count;
+    shape.label_and_root_ =
+        label | std::uint64_t{static_cast<std::uint32_t>(operation.root_or_peer)} << kRootShift;
+    shape.kinds_ =
+        std::uint64_t{kind} | (on_device ? kOnDevice : 0U) | type << kTypeShift | op << kOpShift;
+    shape.counter_ = operation.carried == CarriedType::kNothing ? kBarrier : kind;
+    return shape;
   }
 
   /// Of an operation that is scheduled now. @param number  of a collective, on this communicator,
@@ -105,12 +116,9 @@ class CallRecords {
       slot.completed.store(0, std::memory_order_relaxed);
     });
   }
-  Id begin(const CollectiveCall& call, std::uint64_t number, std::uint16_t label,
+  Id begin(const Operation& operation, std::uint64_t number, std::uint16_t label,
            bool on_device) noexcept {
-    return begin(shape_of(call, label, on_device), number);
-  }
-  Id begin(const PointToPointCall& call, bool on_device) noexcept {
-    return begin(shape_of(call, on_device), 0);
+    return begin(shape_of(operation, label, on_device), number);
   }
   /// Of a collective that was scheduled, and started, a moment ago, and is at work.
   Id begin_started(const Shape& shape, std::uint64_t number) noexcept {
@@ -222,20 +230,6 @@ class CallRecords {
   static constexpr std::size_t kChunkUnit = 256;
   static constexpr std::uint32_t kMostChunkUnits = (1U << (32 - kLabelBits)) - 1;
 
-  template <typename AnyCall>
-  static Shape shape_of(const AnyCall& call, std::uint8_t kind, int root_or_peer,
-                        std::uint16_t label, std::uint8_t op, bool on_device) noexcept {
-    Shape shape;
-    shape.count_ = call.count;
-    shape.label_and_root_ = label | std::uint64_t{static_cast<std::uint32_t>(root_or_peer)}
-                                        << kRootShift;
-    const auto type = call.carried == CarriedType::kNone ? static_cast<std::uint64_t>(call.type)
-                                                         : static_cast<std::uint64_t>(call.carried);
-    shape.kinds_ = std::uint64_t{kind} | (on_device ? kOnDevice : 0U) | type << kTypeShift |
-                   std::uint64_t{op} << kOpShift;
-    shape.counter_ = call.carried == CarriedType::kNothing ? kBarrier : kind;
-    return shape;
-  }
   static void set_low(Slot& slot, std::uint32_t low) noexcept {
     const std::uint64_t all = slot.label_and_root.load(std::memory_order_relaxed);
     slot.label_and_root.store(all >> kRootShift << kRootShift | low, std::memory_order_relaxed);
@@ -321,4 +315,4 @@ class CallRecords {
   Id times_kept_ = 0;  // up to this record; by the thread that begins records
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::trace

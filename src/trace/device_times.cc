@@ -1,4 +1,4 @@
-#include "comm/device_times.h"
+#include "trace/device_times.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace ropewalk::comm {
+namespace ropewalk::trace {
 namespace {
 
 using executor::LaunchStamps;
@@ -115,4 +115,4 @@ std::int64_t DeviceClock::realtime_ns(std::uint64_t stamp, std::int64_t near_ns)
   return read(stamp, near_ns) + shift_;
 }
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::trace

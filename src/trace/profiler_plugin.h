@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-namespace ropewalk::comm {
+namespace ropewalk::trace {
 
 /// A collective or a message, as it is told.
 struct ProfiledOperation {
@@ -96,4 +96,4 @@ class ProfilerPlugin : public std::enable_shared_from_this<ProfilerPlugin> {
   int version_;
 };
 
-}  // namespace ropewalk::comm
+}  // namespace ropewalk::trace
