@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "bootstrap/bootstrap_rank.h"
+#include "bootstrap/packed_records.h"
 #include "core/error.h"
 
 namespace ropewalk::bootstrap {
@@ -101,20 +102,14 @@ void Bootstrap::exchange_up(std::span<std::byte> all, std::size_t bytes_each, st
   rank_->send(parent(relative), MessageChannel::kCollectives, tag, all.subspan(begin, end - begin));
 }
 
-void Bootstrap::exchange_down(std::span<std::byte> data, int root, std::uint32_t tag,
-                              Deadline deadline) {
+std::vector<std::byte> Bootstrap::receive_down(int root, std::uint32_t tag, Deadline deadline) {
+  const int from = (parent((rank() - root + size()) % size()) + root) % size();
+  return rank_->receive(from, MessageChannel::kCollectives, tag, deadline, "broadcast");
+}
+
+void Bootstrap::send_down(std::span<const std::byte> data, int root, std::uint32_t tag) {
   const int relative = (rank() - root + size()) % size();
   const auto rank_at = [&](int other) { return (other + root) % size(); };
-  if (relative != 0) {
-    const int from = rank_at(parent(relative));
-    const std::vector<std::byte> all =
-        rank_->receive(from, MessageChannel::kCollectives, tag, deadline, "broadcast");
-    if (all.size() != data.size()) {
-      throw Error(Errc::kInvalidArgument, "broadcast: rank {} has {} bytes, rank {} {}", from,
-                  all.size(), rank(), data.size());
-    }
-    std::copy(all.begin(), all.end(), data.begin());
-  }
   std::vector<int> below = children(relative, size());
   // The largest subtree first: it has most hops to go.
   std::reverse(below.begin(), below.end());
@@ -125,15 +120,26 @@ void Bootstrap::exchange_down(std::span<std::byte> data, int root, std::uint32_t
 
 void Bootstrap::all_gather(std::span<std::byte> all, std::size_t bytes_each, Deadline deadline) {
   const auto ranks = static_cast<std::size_t>(size());
-  if (bytes_each > kMaxMessageBytes / ranks || all.size() != ranks * bytes_each) {
+  if (bytes_each + kMostPackedMore > kMaxMessageBytes / ranks || all.size() != ranks * bytes_each) {
     throw Error(Errc::kInvalidArgument,
                 "all_gather of {} bytes of each of {} ranks into {} bytes; at most {} in all",
-                bytes_each, ranks, all.size(), kMaxMessageBytes);
+                bytes_each, ranks, all.size(), kMaxMessageBytes - ranks * kMostPackedMore);
   }
   const std::uint32_t tag = next_collective_;
   next_collective_ += 2;
   exchange_up(all, bytes_each, tag, deadline);
-  exchange_down(all, 0, tag + 1, deadline);
+  if (rank() == 0) {
+    if (size() > 1) send_down(pack_records(all, bytes_each), 0, tag + 1);
+    return;
+  }
+  const std::vector<std::byte> packed = receive_down(0, tag + 1, deadline);
+  send_down(packed, 0, tag + 1);
+  if (!unpack_records(packed, all, bytes_each)) {
+    throw Error(
+        Errc::kInvalidArgument,
+        "all_gather: rank {} gave {} bytes, rank 0 another number, or its message is damaged",
+        rank(), bytes_each);
+  }
 }
 
 void Bootstrap::broadcast(std::span<std::byte> data, int root, Deadline deadline) {
@@ -142,7 +148,15 @@ void Bootstrap::broadcast(std::span<std::byte> data, int root, Deadline deadline
   }
   const std::uint32_t tag = next_collective_;
   next_collective_ += 2;
-  exchange_down(data, root, tag, deadline);
+  if (rank() != root) {
+    const std::vector<std::byte> all = receive_down(root, tag, deadline);
+    if (all.size() != data.size()) {
+      throw Error(Errc::kInvalidArgument, "broadcast: rank {} has {} bytes, rank {} {}", root,
+                  all.size(), rank(), data.size());
+    }
+    std::copy(all.begin(), all.end(), data.begin());
+  }
+  send_down(data, root, tag);
 }
 
 void Bootstrap::barrier(Deadline deadline) { all_gather({}, 0, deadline); }

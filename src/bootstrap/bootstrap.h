@@ -118,7 +118,8 @@ class Bootstrap {
   explicit Bootstrap(std::shared_ptr<BootstrapRank> its_rank, std::shared_ptr<Service> service);
   void exchange_up(std::span<std::byte> all, std::size_t bytes_each, std::uint32_t tag,
                    Deadline deadline);
-  void exchange_down(std::span<std::byte> data, int root, std::uint32_t tag, Deadline deadline);
+  std::vector<std::byte> receive_down(int root, std::uint32_t tag, Deadline deadline);
+  void send_down(std::span<const std::byte> data, int root, std::uint32_t tag);
 
   std::shared_ptr<Service> service_;
   std::shared_ptr<BootstrapRank> rank_;

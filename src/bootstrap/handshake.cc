@@ -13,7 +13,7 @@ namespace ropewalk::bootstrap {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x73425752;  // "RWBs"
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;
 constexpr char kKdfContext[crypto_kdf_CONTEXTBYTES + 1] = "rwbootst";
 constexpr std::uint64_t kProofKey = 1;
 constexpr std::uint64_t kFrameKey = 2;

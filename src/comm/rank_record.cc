@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <map>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "bootstrap/agreed_error.h"
 #include "bootstrap/memory_handover.h"
@@ -213,33 +214,34 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   HostInfo info;
   info.facts.num_ranks = size;
   info.facts.same_process = true;
-  std::map<std::string, std::vector<int>> hosts;
-  std::map<std::string, std::set<std::uint64_t>> processes;
-  std::map<std::string, std::vector<tune::Processors>> machines;
-  std::map<std::string, int> host_numbers;  // by their first ranks
+  // By names that lie in the records: 1,024 ranks look a million of them up.
+  std::unordered_map<std::string_view, int> host_numbers;  // by their first ranks
+  std::vector<int> ranks_of_host;
+  std::vector<int> local;
+  std::unordered_map<std::string_view, std::vector<tune::Processors>> machines;
   bool single_copy_wanted = true;
   for (int r = 0; r < size; ++r) {
     const RankRecord& record = records[static_cast<std::size_t>(r)];
     require_equal(kRecordVersion, record.version, "version of Ropewalk", rank, r);
     require_equal(mine.size, record.size, "build of Ropewalk", rank, r);
     require_equal_settings(mine, record, rank, r);
-    hosts[record.host.data()].push_back(r);
-    const int new_number = static_cast<int>(host_numbers.size());
-    info.seats.host_of_rank.push_back(
-        host_numbers.try_emplace(record.host.data(), new_number).first->second);
+    const std::string_view its_host(record.host.data());
+    const int number =
+        host_numbers.try_emplace(its_host, static_cast<int>(host_numbers.size())).first->second;
+    ranks_of_host.resize(host_numbers.size());
+    ++ranks_of_host[static_cast<std::size_t>(number)];
+    if (its_host == mine.host.data()) local.push_back(r);
+    info.seats.host_of_rank.push_back(number);
     info.seats.processors.push_back(record.processors);
     info.seats.numa_of_rank.push_back(static_cast<int>(record.numa));
     info.topology_given |= record.topology_given != 0;
     info.facts.same_process &= record.process_token == mine.process_token;
     // Hosts may be containers of one machine.
-    machines[record.machine.data()].push_back(record.processors);
+    machines[std::string_view(record.machine.data())].push_back(record.processors);
     single_copy_wanted &= record.single_copy != 0;
   }
-  info.facts.num_hosts = static_cast<int>(hosts.size());
-  for (const auto& [name, members] : hosts) {
-    info.facts.max_ranks_per_host =
-        std::max(info.facts.max_ranks_per_host, static_cast<int>(members.size()));
-  }
+  info.facts.num_hosts = static_cast<int>(ranks_of_host.size());
+  info.facts.max_ranks_per_host = std::ranges::max(ranks_of_host);
   for (const auto& [name, processors] : machines) {
     info.facts.ranks_per_processor =
         std::max(info.facts.ranks_per_processor, tune::ranks_per_processor(processors));
@@ -280,7 +282,6 @@ HostInfo exchange_records(bootstrap::Bootstrap& bootstrap, const Config& config,
   if (info.facts.num_hosts > 1) info.facts.host_of_rank = info.seats.host_of_rank;
 
   // The first rank of a host makes the segment; the others fetch it.
-  const std::vector<int>& local = hosts[mine.host.data()];
   const int leader = local.front();
   const link::HostSegment::Layout layout{static_cast<int>(local.size()), info.channels + 1,
                                          info.shape};

@@ -1,0 +1,128 @@
+#include "bootstrap/packed_records.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "core/error.h"
+
+namespace ropewalk::bootstrap {
+namespace {
+
+// The first record is whole. Of each further one: how many runs of it differ from the record
+// before, and of each run how many equal bytes precede it, its length, and its bytes. Numbers have
+// seven bits to a byte, the lowest first, and the eighth bit where more follow.
+
+using Word = std::uint64_t;
+// A shorter run of equal bytes between two others costs more than it saves.
+constexpr std::size_t kLeastEqual = 4;
+
+void put_number(std::vector<std::byte>& out, std::size_t value) {
+  for (; value >= 0x80; value >>= 7U) out.push_back(static_cast<std::byte>(value | 0x80U));
+  out.push_back(static_cast<std::byte>(value));
+}
+
+std::optional<std::size_t> take_number(std::span<const std::byte>& in) {
+  std::size_t value = 0;
+  for (unsigned shift = 0; shift < std::numeric_limits<std::size_t>::digits; shift += 7) {
+    if (in.empty()) return std::nullopt;
+    const auto byte = std::to_integer<std::size_t>(in.front());
+    in = in.subspan(1);
+    value |= (byte & 0x7fU) << shift;
+    if ((byte & 0x80U) == 0) return value;
+  }
+  return std::nullopt;
+}
+
+// The first place from `at` on where both differ (or, for `differ` false, are equal).
+std::size_t next_place(const std::byte* one, const std::byte* other, std::size_t at,
+                       std::size_t bytes, bool differ) {
+  while (at < bytes) {
+    if (differ && at + sizeof(Word) <= bytes &&
+        std::memcmp(one + at, other + at, sizeof(Word)) == 0) {
+      at += sizeof(Word);
+    } else if ((one[at] != other[at]) == differ) {
+      break;
+    } else {
+      ++at;
+    }
+  }
+  return at;
+}
+
+struct Run {
+  std::size_t begin;
+  std::size_t end;
+};
+
+void find_runs(const std::byte* before, const std::byte* record, std::size_t bytes,
+               std::vector<Run>& runs) {
+  runs.clear();
+  for (std::size_t at = next_place(before, record, 0, bytes, true); at < bytes;
+       at = next_place(before, record, at, bytes, true)) {
+    const std::size_t end = next_place(before, record, at, bytes, false);
+    if (!runs.empty() && at - runs.back().end < kLeastEqual) {
+      runs.back().end = end;
+    } else {
+      runs.push_back({at, end});
+    }
+    at = end;
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> pack_records(std::span<const std::byte> records, std::size_t bytes_each) {
+  std::vector<std::byte> out;
+  put_number(out, bytes_each);
+  if (records.empty()) return out;
+  RW_ASSERT(bytes_each > 0 && records.size() % bytes_each == 0);
+  out.insert(out.end(), records.begin(), records.begin() + static_cast<std::ptrdiff_t>(bytes_each));
+  std::vector<Run> runs;
+  for (std::size_t at = bytes_each; at < records.size(); at += bytes_each) {
+    const std::byte* record = records.data() + at;
+    find_runs(record - bytes_each, record, bytes_each, runs);
+    put_number(out, runs.size());
+    std::size_t told = 0;
+    for (const Run& run : runs) {
+      put_number(out, run.begin - told);
+      put_number(out, run.end - run.begin);
+      out.insert(out.end(), record + run.begin, record + run.end);
+      told = run.end;
+    }
+  }
+  return out;
+}
+
+bool unpack_records(std::span<const std::byte> packed, std::span<std::byte> records,
+                    std::size_t bytes_each) {
+  if (take_number(packed) != bytes_each) return false;
+  if (records.empty()) return packed.empty();
+  if (bytes_each == 0 || packed.size() < bytes_each) return false;
+  std::ranges::copy(packed.first(bytes_each), records.begin());
+  packed = packed.subspan(bytes_each);
+  for (std::size_t at = bytes_each; at < records.size(); at += bytes_each) {
+    std::byte* const record = records.data() + at;
+    std::memcpy(record, record - bytes_each, bytes_each);
+    std::optional<std::size_t> runs = take_number(packed);
+    if (!runs.has_value()) return false;
+    std::size_t told = 0;
+    for (; *runs > 0; --*runs) {
+      const std::optional<std::size_t> equal = take_number(packed);
+      const std::optional<std::size_t> length = take_number(packed);
+      if (!equal.has_value() || !length.has_value() || *equal > bytes_each - told ||
+          *length > bytes_each - told - *equal || *length > packed.size()) {
+        return false;
+      }
+      told += *equal;
+      std::ranges::copy(packed.first(*length), record + told);
+      packed = packed.subspan(*length);
+      told += *length;
+    }
+  }
+  return packed.empty();
+}
+
+}  // namespace ropewalk::bootstrap
