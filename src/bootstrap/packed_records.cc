@@ -36,8 +36,8 @@ std::optional<std::size_t> take_number(std::span<const std::byte>& in) {
   return std::nullopt;
 }
 
-// The first place from `at` on where both differ (or, for `differ` false, are equal).
-std::size_t next_place(const std::byte* one, const std::byte* other, std::size_t at,
+// The first index from `at` on at which both differ (or, for `differ` false, are equal).
+std::size_t next_index(const std::byte* one, const std::byte* other, std::size_t at,
                        std::size_t bytes, bool differ) {
   while (at < bytes) {
     if (differ && at + sizeof(Word) <= bytes &&
@@ -60,9 +60,9 @@ struct Run {
 void find_runs(const std::byte* before, const std::byte* record, std::size_t bytes,
                std::vector<Run>& runs) {
   runs.clear();
-  for (std::size_t at = next_place(before, record, 0, bytes, true); at < bytes;
-       at = next_place(before, record, at, bytes, true)) {
-    const std::size_t end = next_place(before, record, at, bytes, false);
+  for (std::size_t at = next_index(before, record, 0, bytes, true); at < bytes;
+       at = next_index(before, record, at, bytes, true)) {
+    const std::size_t end = next_index(before, record, at, bytes, false);
     if (!runs.empty() && at - runs.back().end < kLeastEqual) {
       runs.back().end = end;
     } else {

@@ -16,14 +16,14 @@ std::vector<std::byte> random_bytes(std::mt19937& random, std::size_t bytes) {
   return made;
 }
 
-// Records of which each differs from the one before in a few places.
+// Records of which each differs from the one before in a few bytes.
 std::vector<std::byte> alike(std::mt19937& random, std::size_t count, std::size_t bytes_each,
-                             std::size_t places) {
+                             std::size_t changes) {
   std::vector<std::byte> records = random_bytes(random, bytes_each);
   for (std::size_t i = 1; i < count; ++i) {
     std::vector<std::byte> next(records.end() - static_cast<std::ptrdiff_t>(bytes_each),
                                 records.end());
-    for (std::size_t k = 0; k < places; ++k) next[random() % bytes_each] = std::byte{0x5a};
+    for (std::size_t k = 0; k < changes; ++k) next[random() % bytes_each] = std::byte{0x5a};
     records.insert(records.end(), next.begin(), next.end());
   }
   return records;
@@ -33,12 +33,12 @@ TEST(PackedRecords, ComeOutAsTheyWere) {
   std::mt19937 random(1);
   for (const std::size_t bytes_each : {1U, 2U, 7U, 8U, 9U, 40U, 129U, 440U}) {
     for (const std::size_t count : {1U, 2U, 3U, 17U}) {
-      for (const std::size_t places : {0U, 1U, 3U, 50U}) {
-        const auto records = alike(random, count, bytes_each, places);
+      for (const std::size_t changes : {0U, 1U, 3U, 50U}) {
+        const auto records = alike(random, count, bytes_each, changes);
         const auto packed = pack_records(records, bytes_each);
         std::vector<std::byte> found(records.size());
         ASSERT_TRUE(unpack_records(packed, found, bytes_each));
-        ASSERT_EQ(found, records) << count << " of " << bytes_each << ", " << places;
+        ASSERT_EQ(found, records) << count << " of " << bytes_each << ", " << changes;
       }
       const auto records = random_bytes(random, count * bytes_each);
       std::vector<std::byte> found(records.size());

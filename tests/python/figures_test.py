@@ -362,7 +362,7 @@ def test_joining_an_emulated_machine() -> None:
         r"1,024 ranks of an emulated machine, threads of one process, join in ([\d.]+) s at best, "
         r"with a median of ([\d.]+) s",
     )
-    lines = kept("join-emulated.txt").splitlines()
+    lines = kept("join.txt").splitlines()
     (line,) = (line for line in lines if line.startswith("1024 ranks of an emulated machine"))
     assert same(best, float(line.split()[-3])) and same(median, float(line.split()[-2]))
 

@@ -515,10 +515,9 @@ void ReceiverCore::match(std::uint64_t number, Inbound& message, Posted& posted)
   for (std::uint64_t piece = 0; piece * kPieceBytes < message.eager; ++piece) {
     if ((message.have[piece / 64] >> (piece % 64) & 1U) == 0) continue;
     const std::size_t offset = piece * kPieceBytes;
-    copy_to_receive(static_cast<std::byte*>(posted.buffer.data) + offset,
-                    message.held.get() + offset,
-                    std::min<std::size_t>(kPieceBytes, message.eager - offset),
-                    posted.buffer.bytes);
+    copy_to_receive(
+        static_cast<std::byte*>(posted.buffer.data) + offset, message.held.get() + offset,
+        std::min<std::size_t>(kPieceBytes, message.eager - offset), posted.buffer.bytes);
   }
   message.held.reset();
   // An introduction alone was not paid for.
