@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <string_view>
 #include <vector>
 
 #include "check_plugin/connections.h"
@@ -274,31 +276,35 @@ void check_leaks(Session& session) {
   while (batch() && batches < asked) ++batches;
   session.own().numbers[0] =
       batches * kBatch / std::chrono::duration<double>(Clock::now() - begin).count();
-  // The last few may not have been released yet.
-  constexpr std::size_t kThreads = 2;
-  constexpr std::size_t kDescriptors = std::size_t{2} * kBatch;
-  const auto settled = [&] {
-    const Usage now = usage_now();
-    return now.threads <= before.threads + kThreads &&
-           now.descriptors <= before.descriptors + kDescriptors;
-  };
-  static_cast<void>(session.within(std::chrono::seconds(2), settled));
-  const Usage after = usage_now();
   const auto count = static_cast<std::size_t>(batches) * kBatch;
-  const auto need = [&](std::string_view what, std::size_t was, std::size_t is, std::size_t room) {
-    if (is <= was + room) return;
-    throw Failed{fmt::format("no {} left by {} connections", what, count),
-                 fmt::format("{} before, {} after", was, is)};
+  struct Need {
+    std::string_view what;
+    std::size_t Usage::*used;
+    std::size_t room;
   };
-  need("thread", before.threads, after.threads, kThreads);
-  need("descriptor", before.descriptors, after.descriptors, kDescriptors);
-  need("mapping", before.mappings, after.mappings, 16 + count / 10);
-  need("byte of the heap", before.heap_bytes, after.heap_bytes,
-       (std::size_t{64} << 10) + 32 * count);
-  need("byte of memory", before.resident_bytes, after.resident_bytes,
-       (std::size_t{2} << 20) + 1024 * count);
-  // Names there are of all processes of the machine.
-  need("segment in /dev/shm", before.segments, after.segments, 64 + count / 4);
+  const std::array needs = {
+      Need{"thread", &Usage::threads, 2},
+      Need{"descriptor", &Usage::descriptors, std::size_t{2} * kBatch},
+      Need{"mapping", &Usage::mappings, 16 + count / 10},
+      Need{"byte of the heap", &Usage::heap_bytes, (std::size_t{64} << 10) + 32 * count},
+      Need{"byte of memory", &Usage::resident_bytes, (std::size_t{2} << 20) + 1024 * count},
+      // Names there are of all processes of the machine.
+      Need{"segment in /dev/shm", &Usage::segments, 64 + count / 4},
+  };
+  // The last few may not have been released yet.
+  Usage after;
+  const auto is_kept = [&](const Need& need) {
+    return after.*need.used <= before.*need.used + need.room;
+  };
+  static_cast<void>(session.within(std::chrono::seconds(2), [&] {
+    after = usage_now();
+    return std::ranges::all_of(needs, is_kept);
+  }));
+  for (const Need& need : needs) {
+    if (is_kept(need)) continue;
+    throw Failed{fmt::format("no {} left by {} connections", need.what, count),
+                 fmt::format("{} before, {} after", before.*need.used, after.*need.used)};
+  }
 }
 
 constexpr std::string_view kFree = "src/transport/net.cc: sendProxyFree, recvProxyFree";

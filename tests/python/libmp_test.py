@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from launchers_test import LAUNCHERS, works
 from running import run_ranks
+from thorough import thorough_but
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("RW_BUILD_DIR", "build/release")
@@ -164,7 +165,7 @@ def test_words_of_kernels_in_pinned_memory(
     expect_passed([str(programs / program), case], size, driver)
 
 
-@pytest.mark.parametrize("launcher", MPI)
+@pytest.mark.parametrize("launcher", thorough_but(MPI, "mpirun"))
 def test_mpi_starts_them(launcher: str, tmp_path: Path) -> None:
     if shutil.which(MPI[launcher]) is None or not works(launcher):
         pytest.skip(f"{launcher} does not start programs here")

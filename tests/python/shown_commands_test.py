@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from thorough import thorough_but
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MACHINES = ROOT / "tests" / "topologies"
@@ -49,7 +50,7 @@ def run(commands: str, folder: Path) -> str:
     return said
 
 
-@pytest.mark.parametrize("page", SHOWN)
+@pytest.mark.parametrize("page", thorough_but(SHOWN, *list(SHOWN)[1:]))
 def test_commands(page: str, tmp_path: Path) -> None:
     for name, source in FILES.items():
         shutil.copy(source, tmp_path / name)

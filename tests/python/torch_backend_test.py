@@ -172,6 +172,7 @@ def test_messages_of_a_killed_rank_arrive_late(late: str) -> None:
         list(ranks.map(lambda comm: comm.finalize(), comms))
 
 
+@pytest.mark.thorough
 def test_torchrun_starts_ranks_again(tmp_path: Path) -> None:
     torchrun = [
         *("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"),

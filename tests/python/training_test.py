@@ -165,6 +165,7 @@ def test_ranks_of_a_launcher_and_a_setting(tmp_path: Path) -> None:
     assert said[1] == ("", "")  # one table
 
 
+@pytest.mark.thorough
 def test_a_training_run_is_traced_with_its_collectives(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ropewalk"]
     training = [*command, "train", *QUICK, "--model", "mobilenet_v3_large", "--backend", "ropewalk"]
@@ -185,6 +186,7 @@ def test_a_training_run_is_traced_with_its_collectives(tmp_path: Path) -> None:
     assert "share of the time in collectives" in (tmp_path / "run.svg").read_text()
 
 
+@pytest.mark.thorough
 def test_a_rank_that_fails_ends_the_run() -> None:
     done = train(*QUICK, "--model", "mobilenet_v3_large", "--backend", "ropewalk:NET=nonsense")
     assert done.returncode == 3
