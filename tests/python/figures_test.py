@@ -227,6 +227,9 @@ def ratios(file: str, ranks: str = "", operation: str = "") -> list[tuple[int, f
     ]
 
 
+COMPARED = "docs/host-memory-compared.md"
+
+
 def at_most(file: str, limit: float, ranks: str = "") -> str:
     return str(sum(ratio <= limit for _, ratio in ratios(file, ranks)))
 
@@ -253,8 +256,18 @@ def test_time_of_a_cache_line() -> None:
         assert re.findall(r"cache line, one way: (\d+) ns", kept(file)) == [shown]
 
 
+def test_points_on_the_first_page() -> None:
+    fast, *counts = sentence(
+        "README.md",
+        r"takes at most ([\d.]+) of the faster peer's time at (\d+) of (\d+) points, "
+        r"and at most 1\.1 at (\d+)\.",
+    )
+    file = "peers-fresh-epyc.txt"
+    assert counts == [at_most(file, float(fast)), str(len(ratios(file))), at_most(file, 1.1)]
+
+
 def test_points_by_processor() -> None:
-    titles, *rows = table("README.md", "processor, data", "ranks", "at most 0.9", "at most 1.1")
+    titles, *rows = table(COMPARED, "processor, data", "ranks", "at most 0.9", "at most 1.1")
     assert titles[4:6] == ["points", "worst"]
     assert len(rows) == 11
     for row in rows:
@@ -271,7 +284,7 @@ def test_points_by_processor() -> None:
 
 def test_crowded_cores_and_in_place() -> None:
     limit, some, all_, worst, least, most = sentence(
-        "README.md",
+        COMPARED,
         r"take at most ([\d.]+\d) of its time at (\d+) of (\d+) points "
         r"and at most ([\d.]+\d) at all, and all-reduces of 64 KiB to 16 MiB of two ranks "
         r"([\d.]+\d) to ([\d.]+\d)\.",
@@ -284,7 +297,7 @@ def test_crowded_cores_and_in_place() -> None:
     assert same(least, min(two))
     assert same(most, max(two))
     some, all_, limit, least, most = sentence(
-        "README.md",
+        COMPARED,
         r"(\d+) of (\d+) points take at most ([\d.]+\d), "
         r"all-reduces ([\d.]+\d) to ([\d.]+\d); over 1.1",
     )
@@ -297,7 +310,7 @@ def test_crowded_cores_and_in_place() -> None:
 
 def test_all_points_over_tcp() -> None:
     some, all_, limit, least, most, last_least, last_most = sentence(
-        "README.md",
+        COMPARED,
         r"(\d+) of (\d+) points take at most ([\d.]+\d) of the time on two cores .*? "
         r"the others are .*? of four ranks at ([\d.]+) to ([\d.]+) "
         r"\(by the \S+ rank's time\]\S+ at ([\d.]+) to ([\d.]+)[;)]",
@@ -311,7 +324,7 @@ def test_all_points_over_tcp() -> None:
     assert same(last_least, min(last))
     assert same(last_most, max(last))
     some, all_, limit, worst, fast, slow = sentence(
-        "README.md",
+        COMPARED,
         r"results/peers-mpi5-tcp-last-rank-xeon\.txt\), (\d+) of (\d+) points took at most "
         r"([\d.]+\d) and the slowest, a broadcast of 8 bytes among four ranks, ([\d.]+\d); .*? "
         r"the scatters at ([\d.]+) to ([\d.]+) of Open MPI's",
@@ -333,7 +346,7 @@ def test_all_points_over_tcp() -> None:
 
 def test_all_points_of_gloo() -> None:
     times, all_ = sentence(
-        "README.md", r"takes ([\d.]+) times as long or longer at all (\d+) points"
+        COMPARED, r"takes ([\d.]+) times as long or longer at all (\d+) points"
     )
     lines = [line for lines in points("peers-gloo.txt").values() for line in lines.values()]
     assert all_ == str(len(lines))
