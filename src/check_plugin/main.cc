@@ -303,6 +303,10 @@ int main() {
     } else {
       check(request);
     }
+  } catch (const nlohmann::json::exception& error) {
+    std::cerr << "ropewalk-check-plugin: the request on standard input: " << error.what()
+              << "\nThe command for people is: ropewalk check-plugin FILE\n";
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 2;
