@@ -94,6 +94,8 @@ class ReceiverCore final : public Tended {
  public:
   explicit ReceiverCore(const Context& context, std::vector<std::byte> devices);
   ~ReceiverCore() override;
+  ReceiverCore(const ReceiverCore&) = delete;
+  ReceiverCore& operator=(const ReceiverCore&) = delete;
 
   /// A rail of this connection arrived, with the hello given.
   void adopt(std::unique_ptr<ArrivingRail> rail, const Hello& hello);
