@@ -345,9 +345,7 @@ def test_all_points_over_tcp() -> None:
 
 
 def test_all_points_of_gloo() -> None:
-    times, all_ = sentence(
-        COMPARED, r"takes ([\d.]+) times as long or longer at all (\d+) points"
-    )
+    times, all_ = sentence(COMPARED, r"takes ([\d.]+) times as long or longer at all (\d+) points")
     lines = [line for lines in points("peers-gloo.txt").values() for line in lines.values()]
     assert all_ == str(len(lines))
     assert same(times, min(line[0] / line[1] for line in lines))
