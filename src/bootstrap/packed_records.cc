@@ -1,10 +1,11 @@
 #include "bootstrap/packed_records.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <optional>
+#include <tuple>
 
 #include "core/error.h"
 
@@ -15,7 +16,6 @@ namespace {
 // before, and of each run how many equal bytes precede it, its length, and its bytes. Numbers have
 // seven bits to a byte, the lowest first, and the eighth bit where more follow.
 
-using Word = std::uint64_t;
 // A shorter run of equal bytes between two others costs more than it saves.
 constexpr std::size_t kLeastEqual = 4;
 
@@ -36,39 +36,26 @@ std::optional<std::size_t> take_number(std::span<const std::byte>& in) {
   return std::nullopt;
 }
 
-// The first index from `at` on at which both differ (or, for `differ` false, are equal).
-std::size_t next_index(const std::byte* one, const std::byte* other, std::size_t at,
-                       std::size_t bytes, bool differ) {
-  while (at < bytes) {
-    if (differ && at + sizeof(Word) <= bytes &&
-        std::memcmp(one + at, other + at, sizeof(Word)) == 0) {
-      at += sizeof(Word);
-    } else if ((one[at] != other[at]) == differ) {
-      break;
-    } else {
-      ++at;
-    }
-  }
-  return at;
-}
-
 struct Run {
   std::size_t begin;
   std::size_t end;
 };
 
-void find_runs(const std::byte* before, const std::byte* record, std::size_t bytes,
+// Where a record differs from the one before.
+void find_runs(std::span<const std::byte> before, std::span<const std::byte> record,
                std::vector<Run>& runs) {
   runs.clear();
-  for (std::size_t at = next_index(before, record, 0, bytes, true); at < bytes;
-       at = next_index(before, record, at, bytes, true)) {
-    const std::size_t end = next_index(before, record, at, bytes, false);
-    if (!runs.empty() && at - runs.back().end < kLeastEqual) {
+  for (auto one = before.begin(), other = record.begin();;) {
+    std::tie(one, other) = std::mismatch(one, before.end(), other);
+    if (one == before.end()) return;
+    const auto begin = static_cast<std::size_t>(one - before.begin());
+    std::tie(one, other) = std::mismatch(one, before.end(), other, std::not_equal_to<>());
+    const auto end = static_cast<std::size_t>(one - before.begin());
+    if (!runs.empty() && begin - runs.back().end < kLeastEqual) {
       runs.back().end = end;
     } else {
-      runs.push_back({at, end});
+      runs.push_back({begin, end});
     }
-    at = end;
   }
 }
 
@@ -82,14 +69,14 @@ std::vector<std::byte> pack_records(std::span<const std::byte> records, std::siz
   out.insert(out.end(), records.begin(), records.begin() + static_cast<std::ptrdiff_t>(bytes_each));
   std::vector<Run> runs;
   for (std::size_t at = bytes_each; at < records.size(); at += bytes_each) {
-    const std::byte* record = records.data() + at;
-    find_runs(record - bytes_each, record, bytes_each, runs);
+    const std::span<const std::byte> record = records.subspan(at, bytes_each);
+    find_runs(records.subspan(at - bytes_each, bytes_each), record, runs);
     put_number(out, runs.size());
     std::size_t told = 0;
     for (const Run& run : runs) {
       put_number(out, run.begin - told);
       put_number(out, run.end - run.begin);
-      out.insert(out.end(), record + run.begin, record + run.end);
+      out.insert(out.end(), record.data() + run.begin, record.data() + run.end);
       told = run.end;
     }
   }

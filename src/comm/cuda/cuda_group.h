@@ -159,8 +159,8 @@ class CudaGroup final : public DeviceGroup {
   std::unique_ptr<trace::DeviceTimes> times_;  // null where nothing is recorded, as is the next one
   std::unique_ptr<executor::GpuClock> clock_;
   std::unique_ptr<executor::PinnedBuffer> hybrid_memory_;
-  std::unique_ptr<trace::DeviceTimes>
-      hybrid_times_;                           // of operations over both classes, without times_
+  // Of operations over both classes, without times_.
+  std::unique_ptr<trace::DeviceTimes> hybrid_times_;
   std::unique_ptr<HybridTimer> hybrid_timer_;  // null where nobody asks
   trace::StampRange last_launch_;
   bool last_copied_ = false;
