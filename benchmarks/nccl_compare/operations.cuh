@@ -17,13 +17,14 @@ enum class Operation {
   kBroadcast,
   kReduce,
   kAllToAll,
-  kSendRecv
+  kSendRecv,
+  kSend  // each rank of even number to the next one, if there is one
 };
 
 inline Operation operation_of(const char* name) {
   const char* const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
-                               "reduce",     "all_to_all", "sendrecv"};
-  for (int i = 0; i < 7; ++i) {
+                               "reduce",     "all_to_all", "sendrecv",       "send"};
+  for (int i = 0; i < 8; ++i) {
     if (std::strcmp(name, names[i]) == 0) return static_cast<Operation>(i);
   }
   throw std::runtime_error(std::string("unknown operation ") + name);
@@ -67,6 +68,13 @@ inline void call(const NcclFunctions& nccl, Operation operation, const float* in
                  "Recv");
       nccl.check(nccl.GroupEnd(), "GroupEnd");
       break;
+    case Operation::kSend:
+      if (rank % 2 == 0 && rank + 1 < ranks) {
+        nccl.check(nccl.Send(in, count, ncclFloat32, rank + 1, comm, stream), "Send");
+      } else if (rank % 2 == 1) {
+        nccl.check(nccl.Recv(out, count, ncclFloat32, rank - 1, comm, stream), "Recv");
+      }
+      break;
   }
 }
 
@@ -105,6 +113,7 @@ __global__ void count_wrong(Operation operation, const float* out, std::size_t l
         right = input_of(static_cast<int>(i / count), mine + i % count);
         break;
       case Operation::kSendRecv: right = input_of((rank + ranks - 1) % ranks, i); break;
+      case Operation::kSend: right = input_of(rank - 1, i); break;
     }
     own += out[i] != right ? 1 : 0;
   }
@@ -117,6 +126,7 @@ inline std::size_t output_length(Operation operation, std::size_t count, int ran
     case Operation::kAllGather:
     case Operation::kAllToAll: return count * static_cast<std::size_t>(ranks);
     case Operation::kReduce: return rank == 0 ? count : 0;
+    case Operation::kSend: return rank % 2 == 1 ? count : 0;
     default: return count;
   }
 }

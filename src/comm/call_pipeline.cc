@@ -24,7 +24,7 @@ void CallPipeline::plan_in_background(CallAgreement& agreement, bool on_device) 
 void CallPipeline::begin_new(std::uint64_t number) {
   for (const auto& [subject, value] : agreement_->take(on_device_, number)) {
     if (subject.proposal != 0) {
-      begin_scale(tune::HybridScale::unpacked(value), number);
+      begin_scale(tune::unpacked_scale(value), number);
       continue;
     }
     tuner_.adopt(subject.collective, subject.root);
@@ -42,17 +42,17 @@ void CallPipeline::adapt_hybrid(CallAgreement& agreement, const tune::HybridLink
 }
 
 void CallPipeline::measured(const tune::HybridTimes& times) {
-  const std::optional<tune::HybridScale> scale = hybrid_->measured(times);
-  if (scale.has_value()) agreement_->propose(true, scale->packed());
+  const std::optional<double> scale = hybrid_->measured(times);
+  if (scale.has_value()) agreement_->propose(true, tune::packed_scale(*scale));
 }
 
-void CallPipeline::begin_scale(const tune::HybridScale& scale, std::uint64_t number) {
+void CallPipeline::begin_scale(double scale, std::uint64_t number) {
   if (hybrid_.has_value()) hybrid_->begins(scale);
   if (!tuner_.scale_hybrid(scale)) return;
   log::info(log::kTuning,
             "rank {}: the host's memory carries {:.3g} times what was measured first beside links "
-            "between GPUs{}: operations are split anew from call {} on",
-            rank_, scale.scale, scale.one_way ? ", in one direction" : "", number);
+            "between GPUs: operations without a root are split anew from call {} on",
+            rank_, scale, number);
 }
 
 void CallPipeline::replace(std::unique_ptr<PreparedCall>& kept, const CollectiveCall& call) {

@@ -71,7 +71,7 @@ class CallPipeline {
   }
   // What all ranks begin with call `number`.
   void begin_new(std::uint64_t number);
-  void begin_scale(const tune::HybridScale& scale, std::uint64_t number);
+  void begin_scale(double scale, std::uint64_t number);
   void replace(std::unique_ptr<PreparedCall>& kept, const CollectiveCall& call);
 
   tune::Tuner tuner_;

@@ -1034,10 +1034,11 @@ void Communicator::enqueue(const std::vector<PointToPointCall>& calls, DeviceStr
     validate(call, size());
   }
   const std::uint64_t scheduled = ticks();
-  const std::vector<trace::StampRange> launches = device_->send_and_receive(calls, stream);
+  const std::vector<DeviceGroup::MessageLaunch> launches = device_->send_and_receive(calls, stream);
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    const trace::CallRecords::Id record = records_.begin(operation_of(calls[i]), 0, 0, true);
-    records_.launched(record, launches[i], scheduled, stream);
+    const std::uint16_t label = launches[i].copied ? label_of_copied_messages() : std::uint16_t{0};
+    const trace::CallRecords::Id record = records_.begin(operation_of(calls[i]), 0, label, true);
+    records_.launched(record, launches[i].launch, scheduled, stream);
   }
 }
 
@@ -1047,6 +1048,13 @@ std::uint16_t Communicator::label_of_copies(PreparedCall& call) {
     label = records_.label_of(kCopyEnginesName, {}, call.copied_bytes());
   }
   return label;
+}
+
+std::uint16_t Communicator::label_of_copied_messages() {
+  if (copied_messages_label_ == 0 && records_.enabled()) {
+    copied_messages_label_ = records_.label_of(kCopyEnginesName);
+  }
+  return copied_messages_label_;
 }
 
 std::uint64_t Communicator::register_buffer(const void* buffer, std::size_t bytes,

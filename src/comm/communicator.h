@@ -347,6 +347,7 @@ class Communicator final : public executor::WaitHook {
   std::uint64_t next_number() noexcept { return ++calls_; }
   // As label_of(), of what copy engines make.
   std::uint16_t label_of_copies(PreparedCall& call);
+  std::uint16_t label_of_copied_messages();
 
   const machine::Machine& known_machine();
   // Collective: those that are nearest to the ranks' GPUs come first.
@@ -395,6 +396,7 @@ class Communicator final : public executor::WaitHook {
   std::atomic<int> device_number_{-1};
   bool helped_by_threads_ = false;
   trace::CallRecords records_;
+  std::uint16_t copied_messages_label_ = 0;
   Stall stall_;
   std::unique_ptr<trace::RollCall> roll_call_;  // null where nothing is recorded
   // Null, and nothing, where nobody may ask (setting STATUS).

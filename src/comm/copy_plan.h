@@ -23,6 +23,10 @@ inline constexpr std::string_view kCopyEnginesName = "copy_engines";
 /// at this length it saves a microsecond or two: what the two handshakes take.
 inline constexpr std::size_t kLeastCopiedBytes = std::size_t{4} << 20;
 
+/// The same for messages, whose kernels wait for less: copies take 21 us longer up to 1 MiB, and
+/// move 384 GB/s where kernels move 360 (benchmarks/results/messages-copied-2xh200.txt).
+inline constexpr std::size_t kLeastCopiedMessage = std::size_t{128} << 20;
+
 /// All-gathers, all-to-alls and broadcasts.
 [[nodiscard]] bool made_of_copies(Collective collective) noexcept;
 

@@ -71,10 +71,15 @@ class DeviceGroup : public Executor {
   /// where the outputs lie in symmetric windows; nothing where they do not. The same on all ranks.
   [[nodiscard]] virtual std::optional<std::size_t> copied_from(
       Collective collective) const noexcept = 0;
+  /// How a send or receive was enqueued.
+  struct MessageLaunch {
+    trace::StampRange launch;  ///< as last_launch()
+    bool copied = false;       ///< by copy engines
+  };
   /// Enqueues sends and receives that run all at once; several with one peer run in order.
-  /// @return as last_launch(), of each call
-  virtual std::vector<trace::StampRange> send_and_receive(
-      const std::vector<PointToPointCall>& calls, DeviceStream stream) = 0;
+  /// @return of each call
+  virtual std::vector<MessageLaunch> send_and_receive(const std::vector<PointToPointCall>& calls,
+                                                      DeviceStream stream) = 0;
 
   /// Both classes of links between GPUs, as the tuner has them; no channels where there is one
   /// class. The same on all ranks.

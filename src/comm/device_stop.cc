@@ -50,6 +50,11 @@ std::optional<Error> stop_error(const StopRecord& stop, int rank) {
           name(static_cast<Collective>(stop.own.collective & ~unsigned{executor::kByCopyEngines})),
           stop.own.call, rank, own.offset, own.window, stop.peer, theirs.offset, theirs.window);
     }
+    case StopReason::kMessageTimeout:
+      return Error(Errc::kTimeout,
+                   "rank {} waited longer than ROPEWALK_TIMEOUT for rank {} in a message by copy "
+                   "engines",
+                   rank, stop.peer);
     case StopReason::kNone:
     case StopReason::kAborted: break;
   }

@@ -225,8 +225,7 @@ std::vector<Candidate> Candidates::over_both_classes(const std::string& algorith
     if (share == 0 || (bytes < kAnyShareBytes && share < kLeastShare)) continue;
     if (share < last * kAnotherShare) continue;
     last = share;
-    made.push_back(
-        by_shares(algorithm, plain->schedule(), share, links.scale(has_root(collective))));
+    made.push_back(by_shares(algorithm, plain->schedule(), share));
   }
   return made;
 }
@@ -260,12 +259,12 @@ std::vector<Candidate> Candidates::hybrids(Collective collective, int root) {
   return all;
 }
 
-bool Candidates::scale_hybrid(const HybridScale& scale) {
-  facts_.hybrid.scale(scale.one_way) = scale.scale;
+bool Candidates::scale_hybrid(double scale) {
+  facts_.hybrid.host_scale = scale;
   bool changed = false;
   for (auto& [key, candidates] : made_) {
     const auto& [collective, root] = key;
-    if (has_root(collective) != scale.one_way) continue;
+    if (has_root(collective)) continue;
     const std::size_t before = std::erase_if(candidates, [](const Candidate& candidate) {
       return hybrid_channels_of(candidate.routed) > 0;
     });
@@ -279,7 +278,7 @@ bool Candidates::scale_hybrid(const HybridScale& scale) {
 }
 
 Candidate Candidates::by_shares(const std::string& algorithm, schedule::Schedule weighted,
-                                double share, double scale) const {
+                                double share) const {
   // Weights are whole numbers: of so much in total.
   constexpr double kWhole = 10'000;
   const int channels = weighted.num_channels();
@@ -298,7 +297,7 @@ Candidate Candidates::by_shares(const std::string& algorithm, schedule::Schedule
       std::make_shared<const schedule::Checked>(schedule::Checked::from(std::move(weighted)));
   routed->hybrid_channels = hybrid;
   routed->hybrid_share = share;
-  routed->hybrid_scale = scale;
+  routed->hybrid_scale = facts_.hybrid.host_scale;
   const ScheduleShape shape = ScheduleShape::of(*routed->checked);
   routed->hybrid_units = std::max(shape.link_units, 1.0);
   routed->hybrid_hops = shape.longest_path;

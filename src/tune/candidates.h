@@ -109,7 +109,7 @@ class Candidates {
   /// The host's links beside those between GPUs are so many times as fast as was thought: get()
   /// returns others in their place.
   /// @return whether any candidate has changed
-  bool scale_hybrid(const HybridScale& scale);
+  bool scale_hybrid(double scale);
 
   /// The user's schedule as a candidate.
   [[nodiscard]] Candidate given(const std::shared_ptr<const schedule::Checked>& checked) const;
@@ -147,9 +147,9 @@ class Candidates {
   // @return nothing where only one class may be used
   [[nodiscard]] std::vector<Candidate> over_both_classes(const std::string& algorithm,
                                                          Collective collective, int root);
-  // With `share` of the data on the last channels, calculated with HybridLinks::scale() `scale`.
+  // With `share` of the data on the last channels.
   [[nodiscard]] Candidate by_shares(const std::string& algorithm, schedule::Schedule weighted,
-                                    double share, double scale) const;
+                                    double share) const;
   // All of those.
   [[nodiscard]] std::vector<Candidate> hybrids(Collective collective, int root);
   [[nodiscard]] std::vector<std::string> registered(Collective collective, int root) const;

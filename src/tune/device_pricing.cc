@@ -256,7 +256,7 @@ Choice DevicePricing::hybrid(const Candidate& candidate, std::size_t unit_bytes)
   choice.chunk_bytes = std::min(choice.chunk_bytes, limits_.hybrid_slot_bytes);
   HybridLinks links =
       hybrid_links(constants_, candidate.routed->hybrid_channels, choice.chunk_bytes);
-  links.scale(shape.rooted) = candidate.routed->hybrid_scale;
+  links.host_scale = candidate.routed->hybrid_scale;
   const double by_host =
       constants_.launch[0] +
       links.host_setup(shape.longest_path, shape.rooted, choice.chunk_bytes) +

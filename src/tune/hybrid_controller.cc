@@ -10,12 +10,12 @@ constexpr double kMillion = 1e6;
 
 }  // namespace
 
-std::uint64_t HybridScale::packed() const noexcept {
-  return static_cast<std::uint64_t>(std::llround(scale * kMillion)) << 1U | (one_way ? 1U : 0U);
+std::uint64_t packed_scale(double scale) noexcept {
+  return static_cast<std::uint64_t>(std::llround(scale * kMillion));
 }
 
-HybridScale HybridScale::unpacked(std::uint64_t value) noexcept {
-  return {(value & 1U) != 0, static_cast<double>(value >> 1U) / kMillion};
+double unpacked_scale(std::uint64_t value) noexcept {
+  return static_cast<double>(value) / kMillion;
 }
 
 double HybridController::direct_seconds(const HybridTimes& times) const noexcept {
@@ -24,8 +24,8 @@ double HybridController::direct_seconds(const HybridTimes& times) const noexcept
 
 double HybridController::setup_seconds(const HybridTimes& times, double scale) const noexcept {
   HybridLinks links = links_;
-  links.scale(times.one_way) = scale;
-  return links.host_setup(times.hops, times.one_way, times.chunk_bytes);
+  links.host_scale = scale;
+  return links.host_setup(times.hops, false, times.chunk_bytes);
 }
 
 bool HybridController::tells(const HybridTimes& times) const noexcept {
@@ -40,7 +40,7 @@ double HybridController::scale_of(const HybridTimes& times) const noexcept {
   const double direct = direct_seconds(times);
   const double moving = std::max(
       direct + times.host_later_seconds - setup_seconds(times, times.scale), kLeastMoving * direct);
-  const double scale = times.bytes * times.share / moving / links_.host_rate_of(times.one_way);
+  const double scale = times.bytes * times.share / moving / links_.host_rate_of(false);
   return std::clamp(scale, kLeastScale, kMostScale);
 }
 
@@ -60,71 +60,62 @@ std::optional<double> HybridController::longer(const RecentOf& now,
   return most;
 }
 
-std::optional<double> HybridController::next_scale(Direction& direction, double found) {
-  const double now = direction.scale;
-  if (direction.before.has_value() &&
-      longer(direction.recent, direction.recent_before).value_or(0) > kSlower) {
-    const double before = *direction.before;
-    (now > before ? direction.too_high : direction.too_low) = now;
-    direction.before.reset();
-    direction.settled = true;
+std::optional<double> HybridController::next_scale(double found) {
+  const double now = scale_;
+  if (before_.has_value() && longer(recent_, recent_before_).value_or(0) > kSlower) {
+    const double before = *before_;
+    (now > before ? too_high_ : too_low_) = now;
+    before_.reset();
+    settled_ = true;
     return before;
   }
-  direction.before.reset();
-  const double tolerance = direction.settled ? kToleranceLater : kTolerance;
+  before_.reset();
+  const double tolerance = settled_ ? kToleranceLater : kTolerance;
   // Half as far as what was slower.
   constexpr double kNear = 0.01;
   double next = std::min(found, now * kLongestStep);
-  if (next > direction.too_high * (1 - kNear)) next = (now + direction.too_high) / 2;
-  if (next < direction.too_low * (1 + kNear)) next = (now + direction.too_low) / 2;
+  if (next > too_high_ * (1 - kNear)) next = (now + too_high_) / 2;
+  if (next < too_low_ * (1 + kNear)) next = (now + too_low_) / 2;
   if (std::abs(next / now - 1) <= tolerance) {
-    direction.settled = true;
+    settled_ = true;
     return std::nullopt;
   }
-  if (direction.changes == kMostChanges) return std::nullopt;
-  ++direction.changes;
-  direction.before = now;
-  direction.recent_before = direction.recent;
+  if (changes_ == kMostChanges) return std::nullopt;
+  ++changes_;
+  before_ = now;
+  recent_before_ = recent_;
   return next;
 }
 
-std::optional<HybridScale> HybridController::measured(const HybridTimes& times) {
-  Direction& direction = directions_[times.one_way ? 1 : 0];
-  // Calls of before the last change say nothing. One change after the other, whatever its
-  // direction.
-  if (!tells(times) || directions_[0].waits || directions_[1].waits ||
-      times.scale != direction.scale) {
+std::optional<double> HybridController::measured(const HybridTimes& times) {
+  // Calls of before the last change say nothing.
+  if (!tells(times) || waits_ || times.scale != scale_) return std::nullopt;
+  if (unjudged_ > 0) {
+    --unjudged_;
     return std::nullopt;
   }
-  if (direction.unjudged > 0) {
-    --direction.unjudged;
-    return std::nullopt;
-  }
-  std::vector<double>& scales = direction.scales;
-  scales.push_back(scale_of(times));
-  if (direction.recent.size() == kMostKinds) direction.recent.clear();
-  Recent& recent = direction.recent[{times.collective, times.root, times.bytes}];
+  scales_.push_back(scale_of(times));
+  if (recent_.size() == kMostKinds) recent_.clear();
+  Recent& recent = recent_[{times.collective, times.bytes}];
   recent.add(times.seconds);
-  const bool judged = !direction.before.has_value() ||
-                      longer(direction.recent, direction.recent_before).has_value();
-  const bool enough = recent.calls >= kSamples && scales.size() >= kSamples && judged;
-  if (!enough && scales.size() < kMostSamples) return std::nullopt;
-  const auto middle = scales.begin() + static_cast<std::ptrdiff_t>(scales.size() / 2);
-  std::ranges::nth_element(scales, middle);
-  const std::optional<double> next = next_scale(direction, *middle);
-  scales.clear();
+  const bool judged = !before_.has_value() || longer(recent_, recent_before_).has_value();
+  const bool enough = recent.calls >= kSamples && scales_.size() >= kSamples && judged;
+  if (!enough && scales_.size() < kMostSamples) return std::nullopt;
+  const auto middle = scales_.begin() + static_cast<std::ptrdiff_t>(scales_.size() / 2);
+  std::ranges::nth_element(scales_, middle);
+  const std::optional<double> next = next_scale(*middle);
+  scales_.clear();
   if (!next.has_value()) return std::nullopt;
-  direction.recent.clear();
-  direction.waits = true;
+  recent_.clear();
+  waits_ = true;
   // As the other ranks will have it.
-  return HybridScale::unpacked(HybridScale{times.one_way, *next}.packed());
+  return unpacked_scale(packed_scale(*next));
 }
 
-void HybridController::begins(const HybridScale& scale) {
-  Direction& direction = directions_[scale.one_way ? 1 : 0];
-  direction.scale = scale.scale;
-  direction.waits = false;
-  direction.unjudged = kUnjudged;
+void HybridController::begins(double scale) {
+  scale_ = scale;
+  waits_ = false;
+  unjudged_ = kUnjudged;
 }
 
 }  // namespace ropewalk::tune

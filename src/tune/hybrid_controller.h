@@ -1,6 +1,10 @@
 // Corrects the rate that links through the host's memory are taken to have beside those between
 // GPUs (hybrid_links.h), by when either class of links was done in the calls that use both.
 //
+// Only in operations without a root, in which all ranks do the same: a root sees when its own part
+// was done and not when the others had theirs. On two H200 rates that were corrected by what it
+// sees made broadcasts take up to 1.04 times as long (benchmarks/results/hybrid-2xh200.txt).
+//
 // The shares follow from equation 8 of G. Wang et al., "Blink: Fast and Generic Collectives for
 // Distributed ML", MLSys 2020 (arXiv 1910.04940), which has both classes end together if the rates
 // are right. By how much later the host's links were done than the others says what their rate is.
@@ -14,7 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/types.h"
@@ -22,20 +26,12 @@
 
 namespace ropewalk::tune {
 
-/// A correction, for the operations whose data goes in one direction over each link, or for the
-/// others.
-struct HybridScale {
-  bool one_way = false;
-  double scale = 1;  ///< HybridLinks::scale of that direction
+/// HybridLinks::host_scale as a value of CallAgreement, to a millionth.
+[[nodiscard]] std::uint64_t packed_scale(double scale) noexcept;
+[[nodiscard]] double unpacked_scale(std::uint64_t value) noexcept;
 
-  /// As a value of CallAgreement; scales to a millionth.
-  [[nodiscard]] std::uint64_t packed() const noexcept;
-  static HybridScale unpacked(std::uint64_t value) noexcept;
-};
-
-/// A call over both classes of links, on one rank.
+/// A call over both classes of links, of an operation without a root, on one rank.
 struct HybridTimes {
-  bool one_way = false;
   double scale = 1;  ///< with which its share was calculated
   double share = 0;  ///< that the host's links carried
   double bytes = 0;  ///< of the busiest link, by both
@@ -48,7 +44,6 @@ struct HybridTimes {
   double seconds = 0;
   // Calls of equal ones alone are compared with each other.
   Collective collective = Collective::kAllReduce;
-  int root = 0;
 };
 
 /// Pure: what it wants follows from what it was told.
@@ -58,10 +53,10 @@ class HybridController {
  public:
   explicit HybridController(HybridLinks links) : links_(links) {}
 
-  /// @return a correction that all ranks are to begin with, if there is a new one
-  std::optional<HybridScale> measured(const HybridTimes& times);
+  /// @return a scale that all ranks are to begin with, if there is a new one
+  std::optional<double> measured(const HybridTimes& times);
   /// All calls from now on have it.
-  void begins(const HybridScale& scale);
+  void begins(double scale);
 
   /// Calls that are not judged after each change: they touch memory for the first time.
   static constexpr int kUnjudged = 2;
@@ -75,7 +70,7 @@ class HybridController {
   static constexpr std::uint64_t kCompared = 3;
   /// Calls for which setting up the host's links is a larger part of the time say little about the
   /// rate.
-  static constexpr double kMostSetup = 0.1;
+  static constexpr double kMostSetup = 0.15;
   /// What a rate is off by before it is corrected; once it was not, more has to have changed.
   static constexpr double kTolerance = 0.03;
   static constexpr double kToleranceLater = 0.1;
@@ -85,8 +80,8 @@ class HybridController {
   static constexpr double kLongestStep = 1.25;
   /// What calls may take longer after a change before it is taken back.
   static constexpr double kSlower = 1.01;
-  /// Each change has calls prepared anew: in the life of a communicator, for each direction,
-  /// besides those that are taken back.
+  /// Each change has calls prepared anew: in the life of a communicator, besides those that are
+  /// taken back.
   static constexpr int kMostChanges = 10;
 
  private:
@@ -99,21 +94,7 @@ class HybridController {
     /// Late ranks make some calls longer, none shorter.
     [[nodiscard]] double shortest() const noexcept;
   };
-  using RecentOf = std::map<std::tuple<Collective, int, double>, Recent>;
-  struct Direction {
-    double scale = 1;
-    bool waits = false;    // for begins()
-    bool settled = false;  // was right once, or what was tried beyond it was slower
-    int changes = 0;
-    int unjudged = kUnjudged;
-    std::vector<double> scales;  // by the calls since the last decision
-    RecentOf recent;             // of all with this scale
-    // With which calls were judged before the last change, until that was judged, too.
-    std::optional<double> before;
-    RecentOf recent_before;
-    double too_high = kMostScale * 2;  // was tried, and slower; so was what follows
-    double too_low = 0;
-  };
+  using RecentOf = std::map<std::pair<Collective, double>, Recent>;
   [[nodiscard]] bool tells(const HybridTimes& times) const noexcept;
   [[nodiscard]] double direct_seconds(const HybridTimes& times) const noexcept;
   [[nodiscard]] double setup_seconds(const HybridTimes& times, double scale) const noexcept;
@@ -122,10 +103,21 @@ class HybridController {
   /// take, at most; nothing where there are too few of either.
   static std::optional<double> longer(const RecentOf& now, const RecentOf& before) noexcept;
   /// @return what is to be tried next; nothing where the scale stays
-  static std::optional<double> next_scale(Direction& direction, double found);
+  std::optional<double> next_scale(double found);
 
   HybridLinks links_;
-  std::array<Direction, 2> directions_;  // both at once, one way
+  double scale_ = 1;
+  bool waits_ = false;    // for begins()
+  bool settled_ = false;  // was right once, or what was tried beyond it was slower
+  int changes_ = 0;
+  int unjudged_ = kUnjudged;
+  std::vector<double> scales_;  // by the calls since the last decision
+  RecentOf recent_;             // of all with this scale
+  // With which calls were judged before the last change, until that was judged, too.
+  std::optional<double> before_;
+  RecentOf recent_before_;
+  double too_high_ = kMostScale * 2;  // was tried, and slower; so was what follows
+  double too_low_ = 0;
 };
 
 }  // namespace ropewalk::tune

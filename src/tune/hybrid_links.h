@@ -33,18 +33,10 @@ struct HybridLinks {
   double host_one_way_rate = 0;  ///< while the other direction is free
   double host_hop = 0;
   std::size_t chunk_bytes = 0;  ///< of one channel through the host's memory
-  /// What calls have shown (hybrid_controller.h): the two rates are so many times as high.
-  double host_scale = 1;
-  double host_one_way_scale = 1;
+  double host_scale = 1;        ///< host_rate is so many times as high (hybrid_controller.h)
 
-  [[nodiscard]] double& scale(bool one_way) noexcept {
-    return one_way ? host_one_way_scale : host_scale;
-  }
-  [[nodiscard]] double scale(bool one_way) const noexcept {
-    return one_way ? host_one_way_scale : host_scale;
-  }
   [[nodiscard]] double host_rate_of(bool one_way) const noexcept {
-    return (one_way ? host_one_way_rate : host_rate) * scale(one_way);
+    return one_way ? host_one_way_rate : host_rate * host_scale;
   }
   /// Before all `hops` of a path through the host's memory carry data: each waits for a chunk of
   /// every channel.

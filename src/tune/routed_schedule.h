@@ -20,7 +20,7 @@ struct RoutedSchedule {
   /// links between the GPUs' memories.
   int hybrid_channels = 0;
   double hybrid_share = 0;  ///< of the data, on them
-  double hybrid_scale = 1;  ///< HybridLinks::scale() with which that was calculated
+  double hybrid_scale = 1;  ///< HybridLinks::host_scale with which that was calculated
   double hybrid_units = 1;  ///< that go over the busiest link, by both classes
   int hybrid_hops = 1;      ///< of the longest path
 };

@@ -224,7 +224,7 @@ void Tuner::adopt(Collective collective, int root) {
   });
 }
 
-bool Tuner::scale_hybrid(const HybridScale& scale) {
+bool Tuner::scale_hybrid(double scale) {
   if (!candidates_.scale_hybrid(scale)) return false;
   rootless_ = {};
   rooted_.clear();

@@ -59,7 +59,7 @@ class Tuner {
   /// Choices for the operation are made again, with the plans that were made in the background.
   void adopt(Collective collective, int root);
   /// As Candidates'. Choices are made again. @return whether any may be another
-  bool scale_hybrid(const HybridScale& scale);
+  bool scale_hybrid(double scale);
   /// What choose() will return after adopt(), but its index and schedule.
   /// @pre background() is kMade
   [[nodiscard]] Choice later(Collective collective, int root, std::size_t unit_bytes);

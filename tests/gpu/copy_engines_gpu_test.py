@@ -166,6 +166,34 @@ def test_with_handshakes_by_kernels(
     assert not part.startswith("other") or any(f": {USAGE}: " in one for one in outputs), outputs
 
 
+@pytest.mark.parametrize("memory", ["cudaMalloc", "pages"])
+@pytest.mark.parametrize("ranks", SIZES)
+def test_messages(
+    ranks: int, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROPEWALK_MEM_ALLOC", memory)
+    for rank, output in enumerate(run("messages", ranks)):
+        # Those whose input is in no window go by copy engines where their receiver came first.
+        assert by_engines(tmp_path, rank) >= calls_of(output)
+
+
+@pytest.mark.parametrize("part", ["messages_repeated", "messages_in_any_order"])
+def test_messages_without_the_host(part: str, tmp_path: Path) -> None:
+    for rank, output in enumerate(run(part, 2)):
+        assert by_engines(tmp_path, rank) == calls_of(output)
+
+
+def test_messages_of_a_graph_are_left_to_kernels(tmp_path: Path) -> None:
+    run("messages_in_a_graph", 2)
+    assert by_engines(tmp_path, 0) == 2 * 21
+
+
+@pytest.mark.parametrize("part", ["message_killed", "message_timeout"])
+def test_a_rank_that_does_not_receive(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPEWALK_TIMEOUT", "15s")
+    run(part, 2, may_fail=(1,))
+
+
 def test_a_graph_that_is_launched_a_thousand_times() -> None:
     """Words around its copies have the same values each time."""
     run("launched_again", 2)

@@ -419,11 +419,156 @@ def aborted() -> None:
     os._exit(0)
 
 
+def exchange(job: Job, source: torch.Tensor, target: torch.Tensor, kind: int, on: Any) -> None:
+    """To the next rank and from the one before, at once."""
+    where = (job.comm, on.cuda_stream)
+    api.GroupStart()
+    api.Send(source.data_ptr(), source.numel(), kind, (rank + 1) % size, *where)
+    api.Recv(target.data_ptr(), target.numel(), kind, (rank - 1) % size, *where)
+    api.GroupEnd()
+
+
+def messages() -> None:
+    """Between windows, of all types and lengths; then from memory that is in none, which copy
+    engines carry where the receiver comes first."""
+    job = Job()
+    before = (rank - 1) % size
+    calls = 0
+    for windowed in (True, False):
+        for count in COUNTS:
+            for kind in KINDS:
+                target = job.at(4096, count, kind)
+                source = job.at(48 << 20, count, kind) if windowed else torch.empty_like(target)
+                with torch.cuda.stream(stream):
+                    source.copy_(values(rank, count, kind, calls))
+                    target.fill_(-1)
+                    exchange(job, source, target, kind, stream)
+                stream.synchronize()
+                wanted = values(before, count, kind, calls)
+                assert torch.equal(target, wanted), (windowed, count, kind)
+                calls += 2 if windowed else 0
+    print(f"calls: {calls}")
+    job.close()
+
+
+def messages_repeated() -> None:
+    """600 exchanges with changing data, without the host, among operations of kernels."""
+    job = Job()
+    count = 300_001
+    source, target = job.at(0, count, FLOAT32), job.at(48 << 20, count, FLOAT32)
+    given = [values(rank, count, FLOAT32, seed) for seed in range(7)]
+    wanted = [values((rank - 1) % size, count, FLOAT32, seed) for seed in range(7)]
+    wrong = torch.zeros((), dtype=torch.int64, device=DEVICE)
+    beside = torch.ones(1000, device=DEVICE)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        for i in range(600):
+            source.copy_(given[i % 7])
+            exchange(job, source, target, FLOAT32, stream)
+            wrong += (target != wanted[i % 7]).sum()
+            target.fill_(-1)
+            if i % 10 == 0:
+                beside.fill_(1)
+                at = beside.data_ptr()
+                api.AllReduce(at, at, 1000, FLOAT32, SUM, job.comm, stream.cuda_stream)
+                wrong += (beside != size).sum()
+    stream.synchronize()
+    assert int(wrong) == 0, int(wrong)
+    print("calls: 1200")
+    job.close()
+
+
+def messages_in_any_order() -> None:
+    """Rank 0 has both messages in a group, rank 1 one after the other; the default stream, too."""
+    job = Job()
+    count = 1 << 20
+    source, target = job.at(0, count, FLOAT32), job.at(48 << 20, count, FLOAT32)
+    source.fill_(rank)
+    torch.cuda.synchronize()
+    peer = 1 - rank
+    for turn in range(40):
+        on = torch.cuda.default_stream() if turn % 4 == 3 else stream
+        with torch.cuda.stream(on):
+            target.fill_(-1)
+        sends = (source.data_ptr(), count, FLOAT32, peer, job.comm, on.cuda_stream)
+        receives = (target.data_ptr(), count, FLOAT32, peer, job.comm, on.cuda_stream)
+        if rank == 0:
+            api.GroupStart()
+        if turn % 2 == 0:
+            api.Recv(*receives)
+        api.Send(*sends)
+        if turn % 2 == 1:
+            api.Recv(*receives)
+        if rank == 0:
+            api.GroupEnd()
+        torch.cuda.synchronize()
+        assert bool((target == peer).all()), turn
+    print("calls: 80")
+    job.close()
+
+
+def messages_in_a_graph() -> None:
+    """By kernels, among others by copy engines."""
+    job = Job()
+    count = 70_001
+    source, target = job.at(0, count, FLOAT32), job.at(48 << 20, count, FLOAT32)
+    source.fill_(rank)
+    torch.cuda.synchronize()
+    exchange(job, source, target, FLOAT32, stream)
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        exchange(job, source, target, FLOAT32, stream)
+    for turn in range(20):
+        with torch.cuda.stream(stream):
+            source.fill_(rank + 10 * turn)
+            target.fill_(-1)
+            graph.replay()
+        stream.synchronize()
+        assert bool((target == (rank - 1) % size + 10 * turn).all()), turn
+        with torch.cuda.stream(stream):
+            target.fill_(-1)
+            exchange(job, source, target, FLOAT32, stream)
+        stream.synchronize()
+        assert bool((target == (rank - 1) % size + 10 * turn).all()), turn
+    del graph
+    job.close()
+
+
+def sent(job: Job) -> None:
+    part = job.at(0, 1 << 20, FLOAT32)
+    api.Send(part.data_ptr(), part.numel(), FLOAT32, 1, job.comm, stream.cuda_stream)
+
+
+def message_killed() -> None:
+    """Rank 1 dies while rank 0 waits for it to receive."""
+    job, _, _ = prepared_call()
+    if rank == 1:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    sent(job)
+    ended_by(job, nccl.REMOTE, "rank 1")
+
+
+def message_timeout() -> None:
+    """Rank 1 does not receive."""
+    job, _, _ = prepared_call()
+    if rank == 1:
+        time.sleep(30)
+        print("all done")
+        sys.stdout.flush()
+        os._exit(0)
+    sent(job)
+    ended_by(job, TIMEOUT, "rank 1")
+
+
 PARTS: dict[str, Callable[[], None]] = {
     function.__name__: function
     for function in (
         operations, by_policy, not_symmetric, repeated, graphs, launched_again, two_communicators,
-        killed, timeout, other_call, other_buffer, other_place, aborted,
+        killed, timeout, other_call, other_buffer, other_place, aborted, messages,
+        messages_repeated, messages_in_any_order, messages_in_a_graph, message_killed,
+        message_timeout,
     )
 }  # fmt: skip
 

@@ -1,5 +1,5 @@
 // Collectives of one host's GPUs by copy engines, so that no multiprocessor is taken from
-// computation.
+// computation. Messages go by handshake/copied_messages.h.
 //
 // A call is, in the order of the caller's stream: a handshake in which every rank hears that all
 // outputs may be written; copies of this rank's input straight into the peers' outputs
@@ -61,6 +61,18 @@ class CopyEngines {
   /// @throws Error kCuda
   void run(const CopiedCall& call, const executor::CallTag& tag, std::uint64_t timeout_ns,
            const executor::LaunchStamps& stamps, bool captured, cudaStream_t stream);
+  /// Messages by copy engines; null where kernels carry all of them.
+  [[nodiscard]] handshake::CopiedMessages* messages() const noexcept {
+    return by_stream_ == nullptr ? nullptr : by_stream_->messages.get();
+  }
+  /// From so many bytes on they do, where a buffer is in a symmetric window.
+  [[nodiscard]] std::size_t message_bytes() const noexcept {
+    return use_ == CopyEngineUse::kOn ? 1 : kLeastCopiedMessage;
+  }
+  /// Also those beside which there is one in the other direction: a rank that comes second with
+  /// both copies both, at half the rate each, since one engine of a GPU serves all memory of other
+  /// processes' (two H200).
+  [[nodiscard]] bool takes_exchanges() const noexcept { return use_ == CopyEngineUse::kOn; }
   /// Kernels make a call that was just enqueued: others may find that it is not theirs.
   void note(const executor::CallTag& tag, bool captured) noexcept {
     if (by_stream_ != nullptr) by_stream_->handshake->note(tag, captured);

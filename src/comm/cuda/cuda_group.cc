@@ -640,9 +640,12 @@ void CudaGroup::time_hybrid(std::function<void(const tune::HybridTimes&)> timed)
 void CudaGroup::note_hybrid(PreparedLaunch& launch) {
   if (times_ == nullptr) launch.args.links.stamps = {};
   const tune::Choice& choice = launch.choice();
-  if (tune::hybrid_channels_of(choice.routed) == 0 || !hybrid_timer_->poll()) return;
-  const tune::RoutedSchedule& routed = *choice.routed;
   const schedule::Schedule& schedule = choice.schedule->schedule();
+  if (tune::hybrid_channels_of(choice.routed) == 0 || has_root(schedule.collective) ||
+      !hybrid_timer_->poll()) {
+    return;
+  }
+  const tune::RoutedSchedule& routed = *choice.routed;
   if (launch.blocks != static_cast<unsigned>(schedule.num_channels())) return;
   trace::StampRange range = last_launch_;
   if (times_ == nullptr) {
@@ -651,9 +654,7 @@ void CudaGroup::note_hybrid(PreparedLaunch& launch) {
   }
   if (range.blocks == 0) return;
   tune::HybridTimes known;
-  known.one_way = has_root(schedule.collective);
   known.collective = schedule.collective;
-  known.root = schedule.root;
   known.scale = routed.hybrid_scale;
   known.share = routed.hybrid_share;
   known.bytes = static_cast<double>(launch.args.call.count) *
@@ -760,6 +761,15 @@ void CudaGroup::deregister_buffer(std::uint64_t number) {
 
 // ---- messages ---------------------------------------------------------------------------
 
+namespace {
+
+std::byte* buffer_of(const PointToPointCall& call) {
+  return call.sends ? static_cast<std::byte*>(const_cast<void*>(call.input))
+                    : static_cast<std::byte*>(call.output);
+}
+
+}  // namespace
+
 void CudaGroup::show(Message& message) const {
   if (direct_ != Direct::kOn || !peers_->reaches(message.peer) ||
       message.protocol != Protocol::kSimple || !message.sends || message.bytes == 0) {
@@ -775,12 +785,83 @@ void CudaGroup::show(Message& message) const {
   }
 }
 
-std::vector<trace::StampRange> CudaGroup::send_and_receive(
+std::optional<handshake::CopiedMessage> CudaGroup::by_copy_engines(const PointToPointCall& call,
+                                                                   bool captured, bool exchanged) {
+  handshake::CopiedMessages* const messages =
+      copy_engines_ == nullptr ? nullptr : copy_engines_->messages();
+  const std::size_t bytes = call.count * size_of(call.type);
+  // Both ranks must find the same up to here.
+  if (messages == nullptr || captured || bytes < copy_engines_->message_bytes()) return {};
+  std::byte* const data = buffer_of(call);
+  if (check_pointers_) check_buffer(data, bytes, call.sends ? "sendbuf" : "recvbuf");
+  handshake::MessageBuffer buffer{0, 0, bytes};
+  const auto location = buffers_->symmetric_location({data, bytes});
+  if (location.has_value() && (!exchanged || copy_engines_->takes_exchanges())) {
+    buffer.window = location->number;
+    buffer.offset = location->offset;
+  }
+  messages->set_timeout(std::chrono::nanoseconds(timeout_ns_));
+  std::optional<handshake::CopiedMessage> message = messages->meet(
+      call.peer, call.sends ? handshake::MessageEnd::kSends : handshake::MessageEnd::kReceives,
+      buffer, reinterpret_cast<std::uint64_t>(data));
+  if (message.has_value() && message->copies) {
+    const link::BufferRange& window =
+        buffers_->reached(message->theirs.window)[static_cast<std::size_t>(call.peer)];
+    message->peers = reinterpret_cast<std::uint64_t>(window.begin) + message->theirs.offset;
+  }
+  return message;
+}
+
+std::vector<trace::StampRange> CudaGroup::launch_messages(
+    const std::vector<const PointToPointCall*>& wave, cudaStream_t stream) {
+  MessageArgs args{};
+  args.links = links_->others(timeout_ns_);
+  args.address_bytes = direct_ == Direct::kOff ? ~std::size_t{0} : LaunchMaker::kAddressBytes;
+  args.check_tags = check_calls_;
+  unsigned blocks = 0;
+  unsigned threads = 0;
+  for (const PointToPointCall* called : wave) {
+    const PointToPointCall& call = *called;
+    Message& message = args.messages[args.num_messages++];
+    message.bytes = call.count * size_of(call.type);
+    const tune::Choice choice = by_host_path(call.peer)
+                                    ? pricing_->message_by_host_path(message.bytes)
+                                    : pricing_->message(message.bytes);
+    message.chunk_bytes = choice.chunk_bytes;
+    message.peer = call.peer;
+    message.first_block = static_cast<std::uint16_t>(blocks);
+    message.channels = static_cast<std::uint16_t>(choice.channels);
+    message.protocol = choice.protocol;
+    message.sends = call.sends;
+    message.ends =
+        links_->message_ends(choice.protocol, call.peer, call.sends, limits_.message_channels);
+    message.data = buffer_of(call);
+    if (check_pointers_) {
+      check_buffer(message.data, message.bytes, call.sends ? "sendbuf" : "recvbuf");
+    }
+    show(message);
+    blocks += static_cast<unsigned>(choice.channels);
+    threads = std::max(
+        threads, executor::launch_threads(choice.protocol, static_cast<unsigned>(choice.threads)));
+  }
+  const trace::StampRange launch = note_times(args.links, blocks);
+  start(executor::of(executor::cuda_message_kernels(), args), blocks, threads, &args, 0, stream);
+  std::vector<trace::StampRange> parts(wave.size());
+  for (std::size_t i = 0; i < wave.size() && launch.blocks != 0; ++i) {
+    parts[i] = launch.part(args.messages[i].first_block, args.messages[i].channels);
+  }
+  return parts;
+}
+
+std::vector<DeviceGroup::MessageLaunch> CudaGroup::send_and_receive(
     const std::vector<PointToPointCall>& calls, DeviceStream stream) {
   const executor::CurrentDevice current(device_);
   const executor::RelaxedCapture relaxed;
   const auto on = static_cast<cudaStream_t>(stream);
-  std::vector<trace::StampRange> ranges(calls.size());
+  std::vector<MessageLaunch> runs(calls.size());
+  const auto index = [&](const PointToPointCall* call) {
+    return static_cast<std::size_t>(call - calls.data());
+  };
   // To and from this rank itself: pairs in order.
   std::vector<const PointToPointCall*> own_sends;
   std::vector<const PointToPointCall*> own_receives;
@@ -810,50 +891,39 @@ std::vector<trace::StampRange> CudaGroup::send_and_receive(
     if (capture.number == 0) order_->mark(on);
   }
   for (const auto& [number, wave] : waves) {
-    MessageArgs args{};
-    args.links = links_->others(timeout_ns_);
-    args.address_bytes = direct_ == Direct::kOff ? ~std::size_t{0} : LaunchMaker::kAddressBytes;
-    args.check_tags = check_calls_;
-    unsigned blocks = 0;
-    unsigned threads = 0;
-    for (const PointToPointCall* called : wave) {
-      const PointToPointCall& call = *called;
-      Message& message = args.messages[args.num_messages++];
-      message.bytes = call.count * size_of(call.type);
-      const tune::Choice choice = by_host_path(call.peer)
-                                      ? pricing_->message_by_host_path(message.bytes)
-                                      : pricing_->message(message.bytes);
-      message.chunk_bytes = choice.chunk_bytes;
-      message.peer = call.peer;
-      message.first_block = static_cast<std::uint16_t>(blocks);
-      message.channels = static_cast<std::uint16_t>(choice.channels);
-      message.protocol = choice.protocol;
-      message.sends = call.sends;
-      message.ends =
-          links_->message_ends(choice.protocol, call.peer, call.sends, limits_.message_channels);
-      message.data = call.sends ? static_cast<std::byte*>(const_cast<void*>(call.input))
-                                : static_cast<std::byte*>(call.output);
-      if (check_pointers_) {
-        check_buffer(message.data, message.bytes, call.sends ? "sendbuf" : "recvbuf");
-      }
-      show(message);
-      blocks += static_cast<unsigned>(choice.channels);
-      threads = std::max(threads, executor::launch_threads(choice.protocol,
-                                                           static_cast<unsigned>(choice.threads)));
-    }
-    const trace::StampRange launch = note_times(args.links, blocks);
     const executor::Capture capture = follow_last(on);
-    start(executor::of(executor::cuda_message_kernels(), args), blocks, threads, &args, 0, on);
+    std::vector<handshake::CopiedMessage> copied;
+    std::vector<const PointToPointCall*> launched;
+    // Receives come to their meetings first: of two ranks that come at once with a send and a
+    // receive each either then copies one.
+    std::vector<const PointToPointCall*> receives_first = wave;
+    std::ranges::stable_partition(receives_first,
+                                  [](const PointToPointCall* call) { return !call->sends; });
+    for (const PointToPointCall* call : receives_first) {
+      const bool exchanged = std::ranges::any_of(wave, [&](const PointToPointCall* other) {
+        return other->peer == call->peer && other->sends != call->sends;
+      });
+      if (const auto message = by_copy_engines(*call, capture.number != 0, exchanged)) {
+        copied.push_back(*message);
+        runs[index(call)].copied = true;
+      } else {
+        launched.push_back(call);
+      }
+    }
+    // Kernels and copies run at once: a peer may call for them in any order.
+    const auto cu_stream = reinterpret_cast<transport::window::CuStream>(on);
+    if (!copied.empty()) copy_engines_->messages()->begin(copied, cu_stream);
+    if (!launched.empty()) {
+      const std::vector<trace::StampRange> parts = launch_messages(launched, on);
+      for (std::size_t i = 0; i < parts.size(); ++i) runs[index(launched[i])].launch = parts[i];
+    }
+    if (!copied.empty()) copy_engines_->messages()->end(copied, cu_stream);
     if (capture.number == 0) order_->mark(on);
-    for (std::size_t i = 0; i < wave.size(); ++i) {
-      const Message& message = args.messages[i];
-      if (message.sends) count(message.peer, message.bytes);
-      if (launch.blocks == 0) continue;
-      ranges[static_cast<std::size_t>(wave[i] - calls.data())] =
-          launch.part(message.first_block, message.channels);
+    for (const PointToPointCall* call : wave) {
+      if (call->sends) count(call->peer, call->count * size_of(call->type));
     }
   }
-  return ranges;
+  return runs;
 }
 
 // ---- faults -----------------------------------------------------------------------------

@@ -60,8 +60,8 @@ class CudaGroup final : public DeviceGroup {
     if (copy_engines_ == nullptr) return {};
     return copy_engines_->from_bytes(collective);
   }
-  std::vector<trace::StampRange> send_and_receive(const std::vector<PointToPointCall>& calls,
-                                                  DeviceStream stream) override;
+  std::vector<MessageLaunch> send_and_receive(const std::vector<PointToPointCall>& calls,
+                                              DeviceStream stream) override;
   [[nodiscard]] const tune::HybridLinks& hybrid_links() const noexcept override {
     return facts_.hybrid;
   }
@@ -108,6 +108,13 @@ class CudaGroup final : public DeviceGroup {
   // Which ranks see the call's buffers, and where.
   void fill_reach(PreparedLaunch& launch, const CollectiveCall& call) const;
   void show(executor::Message& message) const;
+  // A message as copy engines make it; nothing where kernels do. @param exchanged there is one in
+  // the other direction beside it
+  std::optional<handshake::CopiedMessage> by_copy_engines(const PointToPointCall& call,
+                                                          bool captured, bool exchanged);
+  // By kernels, at once. @return where each notes its times
+  std::vector<trace::StampRange> launch_messages(const std::vector<const PointToPointCall*>& wave,
+                                                 cudaStream_t stream);
   void run_by_copy_engines(const CopiedCall& copied, const executor::CallTag& tag, bool captured,
                            cudaStream_t stream);
   // Both ends of the buffer are in memory of this GPU, or of the host and mapped.

@@ -57,7 +57,7 @@ ByKernels reason_here(const Config& config, Runtime& runtime, const link::Device
   if (peers.most_on_one_gpu() > 1) return ByKernels::kSharedGpu;
   try {
     gpus::Gpu& gpu = runtime.gpus().at(device);
-    if (gpu.writes_marks() && gpu.cuda().stream_batch != nullptr) {
+    if (gpu.writes_marks() && gpu.cuda().stream_batch != nullptr && gpu.cuda().copy != nullptr) {
       try_operations(gpu);
       return ByKernels::kNot;
     }
@@ -93,6 +93,15 @@ std::unique_ptr<SharedHandshake> make_shared_handshake(bootstrap::Bootstrap& boo
                                         bootstrap.size());
   made->handshake = std::make_unique<handshake::StreamHandshake>(
       runtime.gpus().at(device).cuda(), words, control, rank, config.flag(Setting::kCheckCalls));
+  if (bootstrap.size() <= handshake::CopiedMessages::kMostRanks) {
+    made->message_memory = peers.share_with_all(
+        bootstrap, handshake::MessageWords::bytes(bootstrap.size()), deadline);
+    const handshake::MessageWords message_words(
+        made->message_memory->on_host(),
+        reinterpret_cast<std::uint64_t>(made->message_memory->on_device()), bootstrap.size());
+    made->messages = std::make_unique<handshake::CopiedMessages>(
+        runtime.gpus().at(device).cuda(), message_words, control, rank);
+  }
   log::info(log::kInit, "rank {}: handshakes around copies are memory operations of the stream",
             rank);
   return made;

@@ -1,5 +1,6 @@
-// The handshakes around copies as memory operations of the stream (handshake/stream_handshake.h),
-// with the memory for their words.
+// The handshakes around copies as memory operations of streams, of collectives
+// (handshake/stream_handshake.h) and of messages (handshake/copied_messages.h), with the memory for
+// their words.
 #pragma once
 
 #include <memory>
@@ -8,6 +9,7 @@
 #include "comm/runtime.h"
 #include "core/settings.h"
 #include "executor/block/launch.h"
+#include "handshake/copied_messages.h"
 #include "handshake/stream_handshake.h"
 #include "link/cuda/device_peers.h"
 
@@ -17,6 +19,8 @@ namespace ropewalk::comm {
 struct SharedHandshake {
   std::unique_ptr<link::PinnedMemory> memory;
   std::unique_ptr<handshake::StreamHandshake> handshake;
+  std::unique_ptr<link::PinnedMemory> message_memory;
+  std::unique_ptr<handshake::CopiedMessages> messages;  ///< null where there are too many ranks
 };
 
 /// Collective: null, on all ranks, where kernels have to do it: the setting COPY_HANDSHAKES of one

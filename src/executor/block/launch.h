@@ -116,7 +116,8 @@ enum class StopReason : std::uint32_t {
   kTimeout,
   kMismatch,
   kWrongSize,
-  kWrongLocation,  ///< of an output in its window (handshake.h)
+  kWrongLocation,   ///< of an output in its window (handshake.h)
+  kMessageTimeout,  ///< of a message by copy engines; `peer` has its other end
 };
 struct StopRecord {
   std::uint32_t reason = 0;  ///< StopReason; stored last

@@ -1,0 +1,114 @@
+// What the two ranks of a message share where one of them copies it straight from the other's
+// memory or into it (copied_messages.h): where their hosts meet, and the words by which their
+// streams wait for each other. Pinned memory of the host that all ranks of a communicator share.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace ropewalk::handshake {
+
+/// Of a message.
+enum class MessageEnd : std::uint8_t { kSends, kReceives };
+[[nodiscard]] constexpr MessageEnd other(MessageEnd end) noexcept {
+  return end == MessageEnd::kSends ? MessageEnd::kReceives : MessageEnd::kSends;
+}
+
+/// All messages of one rank to another; they are numbered from 0, by either rank for itself.
+struct MessageWay {
+  int from = 0;
+  int to = 0;
+};
+
+/// Where a rank has its end of a message.
+struct MessageBuffer {
+  std::uint64_t window = 0;  ///< number of the registration; 0: the peer cannot reach it
+  std::uint64_t offset = 0;  ///< from the start of this rank's part
+  std::uint64_t bytes = 0;
+};
+
+/// Words in memory of somebody else, zero at first. Threads: any; each way has one thread at a time
+/// at either end.
+class MessageWords {
+ public:
+  /// @param host of bytes(ranks), aligned to a line; outlives this
+  /// @param device its address for the GPU of this rank
+  MessageWords(void* host, std::uint64_t device, int ranks) noexcept
+      : host_(static_cast<std::byte*>(host)), device_(device), ranks_(ranks) {}
+  [[nodiscard]] static std::size_t bytes(int ranks) noexcept {
+    const auto n = static_cast<std::size_t>(ranks);
+    return n * n * kLinesOfWay * kLine;
+  }
+  [[nodiscard]] int ranks() const noexcept { return ranks_; }
+
+  /// Messages that one rank's host may be ahead of the other's.
+  static constexpr std::uint64_t kMostAhead = 512;
+  /// What a rank finds where it comes with its end of a message.
+  struct Met {
+    bool first = false;
+    MessageBuffer theirs;  ///< of the rank that was first; of no meaning for that one
+  };
+  /// @return nothing where this rank is kMostAhead messages ahead: it comes again later
+  [[nodiscard]] std::optional<Met> meet(MessageWay way, MessageEnd end, std::uint64_t number,
+                                        const MessageBuffer& own) const noexcept;
+
+  // The words of an end, written by streams; they only grow, but for the last one, and by less
+  // than a wait for "at least" can tell from a wrap.
+  /// By its own rank: twice one more than the message's number, and 1 more where it copies.
+  [[nodiscard]] std::uint64_t& began(MessageWay way, MessageEnd end) const noexcept {
+    return word(way, end, 0);
+  }
+  /// By the other rank: one more than the number of a message whose buffer this end may copy from
+  /// or to.
+  [[nodiscard]] std::uint64_t& ready(MessageWay way, MessageEnd end) const noexcept {
+    return word(way, end, 1);
+  }
+  /// By who copies: one more than the number of a message that has come.
+  [[nodiscard]] std::uint64_t& done(MessageWay way, MessageEnd end) const noexcept {
+    return word(way, end, 2);
+  }
+  /// By the other rank's host: not 0 once its copies may have come unasked.
+  [[nodiscard]] std::uint64_t& spoiled(MessageWay way, MessageEnd end) const noexcept {
+    return word(way, end, 3);
+  }
+  [[nodiscard]] std::uint64_t on_device(const std::uint64_t& word) const noexcept {
+    return device_ + static_cast<std::uint64_t>(reinterpret_cast<const std::byte*>(&word) - host_);
+  }
+
+  static std::uint64_t load(const std::uint64_t& word) noexcept {
+    return std::atomic_ref(const_cast<std::uint64_t&>(word)).load();
+  }
+  static void store(std::uint64_t& word, std::uint64_t value) noexcept {
+    std::atomic_ref(word).store(value);
+  }
+
+ private:
+  static constexpr std::size_t kLine = 64;  // of a cache
+  static constexpr std::size_t kWordsOfEnd = 4;
+  static constexpr std::size_t kLinesOfWay = 2 * kWordsOfEnd + kMostAhead;
+  // Where two hosts meet for one message.
+  struct alignas(kLine) Meeting {
+    std::uint64_t turn;  // how often it was used, times four; who was first
+    std::array<MessageBuffer, 2> buffers;
+  };
+  static_assert(sizeof(Meeting) == kLine);
+
+  [[nodiscard]] std::byte* line(MessageWay way, std::size_t number) const noexcept {
+    const auto at = static_cast<std::size_t>(way.from * ranks_ + way.to);
+    return host_ + (at * kLinesOfWay + number) * kLine;
+  }
+  [[nodiscard]] std::uint64_t& word(MessageWay way, MessageEnd end,
+                                    std::size_t number) const noexcept {
+    return *reinterpret_cast<std::uint64_t*>(
+        line(way, static_cast<std::size_t>(end) * kWordsOfEnd + number));
+  }
+
+  std::byte* host_;
+  std::uint64_t device_;
+  int ranks_;
+};
+
+}  // namespace ropewalk::handshake
