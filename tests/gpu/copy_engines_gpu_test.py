@@ -168,9 +168,7 @@ def test_with_handshakes_by_kernels(
 
 @pytest.mark.parametrize("memory", ["cudaMalloc", "pages"])
 @pytest.mark.parametrize("ranks", SIZES)
-def test_messages(
-    ranks: int, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages(ranks: int, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROPEWALK_MEM_ALLOC", memory)
     for rank, output in enumerate(run("messages", ranks)):
         # Those whose input is in no window go by copy engines where their receiver came first.

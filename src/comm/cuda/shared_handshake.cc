@@ -94,13 +94,13 @@ std::unique_ptr<SharedHandshake> make_shared_handshake(bootstrap::Bootstrap& boo
   made->handshake = std::make_unique<handshake::StreamHandshake>(
       runtime.gpus().at(device).cuda(), words, control, rank, config.flag(Setting::kCheckCalls));
   if (bootstrap.size() <= handshake::CopiedMessages::kMostRanks) {
-    made->message_memory = peers.share_with_all(
-        bootstrap, handshake::MessageWords::bytes(bootstrap.size()), deadline);
+    made->message_memory =
+        peers.share_with_all(bootstrap, handshake::MessageWords::bytes(bootstrap.size()), deadline);
     const handshake::MessageWords message_words(
         made->message_memory->on_host(),
         reinterpret_cast<std::uint64_t>(made->message_memory->on_device()), bootstrap.size());
-    made->messages = std::make_unique<handshake::CopiedMessages>(
-        runtime.gpus().at(device).cuda(), message_words, control, rank);
+    made->messages = std::make_unique<handshake::CopiedMessages>(runtime.gpus().at(device).cuda(),
+                                                                 message_words, control, rank);
   }
   log::info(log::kInit, "rank {}: handshakes around copies are memory operations of the stream",
             rank);
