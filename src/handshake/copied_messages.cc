@@ -50,7 +50,7 @@ std::optional<CopiedMessage> CopiedMessages::meet(int peer, MessageEnd end,
   message.own = address;
   const auto since = std::chrono::steady_clock::now();
   std::optional<MessageWords::Met> met;
-  while (!(met = words_.meet(way(peer, end), end, message.number, buffer)).has_value()) {
+  while (!(met = words_.meet(direction(peer, end), end, message.number, buffer)).has_value()) {
     if (std::atomic_ref(control_.abort).load() != 0) {
       throw Error(Errc::kAborted, "rank {} stops, {} messages ahead of rank {}", rank_,
                   MessageWords::kMostAhead, peer);
@@ -108,7 +108,7 @@ void CopiedMessages::submit(gpus::CuStream stream, const char* what) {
 }
 
 void CopiedMessages::copy(const CopiedMessage& message) {
-  const MessageWay on = way(message.peer, message.end);
+  const MessageDirection on = direction(message.peer, message.end);
   const gpus::CuStream stream = lane(message.peer, message.end).stream;
   wait(words_.began(on, message.end), 2 * (message.number + 1));
   wait(words_.ready(on, message.end), message.number + 1);
@@ -125,7 +125,7 @@ void CopiedMessages::copy(const CopiedMessage& message) {
 void CopiedMessages::begin(const std::vector<CopiedMessage>& messages, gpus::CuStream stream) {
   pending_.clear();
   for (const CopiedMessage& message : messages) {
-    const MessageWay on = way(message.peer, message.end);
+    const MessageDirection on = direction(message.peer, message.end);
     if (!message.copies) write(words_.ready(on, other(message.end)), message.number + 1);
     write(words_.began(on, message.end), 2 * (message.number + 1) + (message.copies ? 1 : 0));
   }
@@ -138,7 +138,7 @@ void CopiedMessages::begin(const std::vector<CopiedMessage>& messages, gpus::CuS
 void CopiedMessages::end(const std::vector<CopiedMessage>& messages, gpus::CuStream stream) {
   pending_.clear();
   for (const CopiedMessage& message : messages) {
-    const MessageWay on = way(message.peer, message.end);
+    const MessageDirection on = direction(message.peer, message.end);
     wait(words_.done(on, message.end), message.number + 1);
     if (!message.copies) wait(words_.spoiled(on, message.end), 0, gpus::kCuStreamWaitEqual);
   }

@@ -38,7 +38,7 @@ namespace ropewalk::handshake {
 struct CopiedMessage {
   int peer = -1;
   MessageEnd end = MessageEnd::kSends;
-  std::uint64_t number = 0;  ///< in its way
+  std::uint64_t number = 0;  ///< among those of its direction
   bool copies = false;       ///< this rank
   MessageBuffer theirs;      ///< where this rank copies: the peer's buffer
   std::uint64_t own = 0;     ///< address of this rank's buffer
@@ -81,8 +81,9 @@ class CopiedMessages {
   void end(const std::vector<CopiedMessage>& messages, transport::window::CuStream stream);
 
  private:
-  [[nodiscard]] MessageWay way(int peer, MessageEnd end) const noexcept {
-    return end == MessageEnd::kSends ? MessageWay{rank_, peer} : MessageWay{peer, rank_};
+  [[nodiscard]] MessageDirection direction(int peer, MessageEnd end) const noexcept {
+    return end == MessageEnd::kSends ? MessageDirection{rank_, peer}
+                                     : MessageDirection{peer, rank_};
   }
   struct Lane {
     transport::window::CuStream stream = nullptr;

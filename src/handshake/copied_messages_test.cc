@@ -380,7 +380,7 @@ TEST(MessageWords, TwoRanksMeetOncePerMessageInAnyOrder) {
   const MessageWords words(memory.data(), 1 << 20, 2);
   EXPECT_EQ(words.on_device(words.began({0, 0}, MessageEnd::kSends)), std::uint64_t{1} << 20U);
   constexpr std::uint64_t kMessages = 5 * MessageWords::kMostAhead;
-  const MessageWay way{0, 1};
+  const MessageDirection direction{0, 1};
   std::array<std::atomic<std::uint64_t>, 2> firsts{};
   std::array<std::atomic<std::uint64_t>, 2> wrong{};
   std::vector<std::thread> hosts;
@@ -390,7 +390,8 @@ TEST(MessageWords, TwoRanksMeetOncePerMessageInAnyOrder) {
       for (std::uint64_t number = 0; number < kMessages; ++number) {
         const MessageBuffer own{1 + self, number, 2 * number};
         std::optional<MessageWords::Met> met;
-        while (!(met = words.meet(way, end, number, own)).has_value()) std::this_thread::yield();
+        while (!(met = words.meet(direction, end, number, own)).has_value())
+          std::this_thread::yield();
         if (met->first) {
           ++firsts[self];
         } else if (met->theirs.window != 2 - self || met->theirs.offset != number ||

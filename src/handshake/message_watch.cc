@@ -45,24 +45,24 @@ bool MessageWatch::look(Clock::time_point now) {
 }
 
 bool MessageWatch::look(int peer, MessageEnd end, Clock::time_point now) {
-  const MessageWay way =
-      end == MessageEnd::kSends ? MessageWay{rank_, peer} : MessageWay{peer, rank_};
-  const std::uint64_t began = MessageWords::load(words_.began(way, end));
+  const MessageDirection direction =
+      end == MessageEnd::kSends ? MessageDirection{rank_, peer} : MessageDirection{peer, rank_};
+  const std::uint64_t began = MessageWords::load(words_.began(direction, end));
   if (began == 0) return false;
   const bool copies = (began & 1) != 0;
   const std::uint64_t number = began >> 1U;
-  const bool done = MessageWords::load(words_.done(way, end)) >= number;
-  const bool waits = copies ? MessageWords::load(words_.ready(way, end)) < number
-                            : !done || MessageWords::load(words_.spoiled(way, end)) != 0;
+  const bool done = MessageWords::load(words_.done(direction, end)) >= number;
+  const bool waits = copies ? MessageWords::load(words_.ready(direction, end)) < number
+                            : !done || MessageWords::load(words_.spoiled(direction, end)) != 0;
   Seen& seen = seen_[static_cast<std::size_t>(peer)][static_cast<std::size_t>(end)];
   if (std::atomic_ref(control_.abort).load() != 0) {
     if (waits && copies) {
       // The copy behind it runs, whose other end has not asked for it yet.
-      MessageWords::store(words_.spoiled(way, other(end)), 1);
-      MessageWords::store(words_.ready(way, end), number);
+      MessageWords::store(words_.spoiled(direction, other(end)), 1);
+      MessageWords::store(words_.ready(direction, end), number);
     } else if (waits) {
-      MessageWords::store(words_.done(way, end), number);
-      MessageWords::store(words_.spoiled(way, end), 0);
+      MessageWords::store(words_.done(direction, end), number);
+      MessageWords::store(words_.spoiled(direction, end), 0);
     }
     // Behind it may come more that has to end as well.
     return waits || !done;

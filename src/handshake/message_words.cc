@@ -2,12 +2,13 @@
 
 namespace ropewalk::handshake {
 
-std::optional<MessageWords::Met> MessageWords::meet(MessageWay way, MessageEnd end,
+std::optional<MessageWords::Met> MessageWords::meet(MessageDirection direction, MessageEnd end,
                                                     std::uint64_t number,
                                                     const MessageBuffer& own) const noexcept {
   constexpr std::uint64_t kStates = 4;  // nobody was here, the sender, the receiver
   const std::uint64_t free = number / kMostAhead * kStates;
-  auto& meeting = *reinterpret_cast<Meeting*>(line(way, 2 * kWordsOfEnd + number % kMostAhead));
+  auto& meeting =
+      *reinterpret_cast<Meeting*>(line(direction, 2 * kWordsOfEnd + number % kMostAhead));
   const std::atomic_ref turn(meeting.turn);
   std::uint64_t found = turn.load();
   if (found < free) return std::nullopt;

@@ -18,7 +18,7 @@ enum class MessageEnd : std::uint8_t { kSends, kReceives };
 }
 
 /// All messages of one rank to another; they are numbered from 0, by either rank for itself.
-struct MessageWay {
+struct MessageDirection {
   int from = 0;
   int to = 0;
 };
@@ -30,8 +30,8 @@ struct MessageBuffer {
   std::uint64_t bytes = 0;
 };
 
-/// Words in memory of somebody else, zero at first. Threads: any; each way has one thread at a time
-/// at either end.
+/// Words in memory of somebody else, zero at first. Threads: any; each direction has one thread at
+/// a time at either end.
 class MessageWords {
  public:
   /// @param host of bytes(ranks), aligned to a line; outlives this
@@ -40,7 +40,7 @@ class MessageWords {
       : host_(static_cast<std::byte*>(host)), device_(device), ranks_(ranks) {}
   [[nodiscard]] static std::size_t bytes(int ranks) noexcept {
     const auto n = static_cast<std::size_t>(ranks);
-    return n * n * kLinesOfWay * kLine;
+    return n * n * kLinesOfDirection * kLine;
   }
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
 
@@ -52,27 +52,28 @@ class MessageWords {
     MessageBuffer theirs;  ///< of the rank that was first; of no meaning for that one
   };
   /// @return nothing where this rank is kMostAhead messages ahead: it comes again later
-  [[nodiscard]] std::optional<Met> meet(MessageWay way, MessageEnd end, std::uint64_t number,
+  [[nodiscard]] std::optional<Met> meet(MessageDirection direction, MessageEnd end,
+                                        std::uint64_t number,
                                         const MessageBuffer& own) const noexcept;
 
   // The words of an end, written by streams; they only grow, but for the last one, and by less
   // than a wait for "at least" can tell from a wrap.
   /// By its own rank: twice one more than the message's number, and 1 more where it copies.
-  [[nodiscard]] std::uint64_t& began(MessageWay way, MessageEnd end) const noexcept {
-    return word(way, end, 0);
+  [[nodiscard]] std::uint64_t& began(MessageDirection direction, MessageEnd end) const noexcept {
+    return word(direction, end, 0);
   }
   /// By the other rank: one more than the number of a message whose buffer this end may copy from
   /// or to.
-  [[nodiscard]] std::uint64_t& ready(MessageWay way, MessageEnd end) const noexcept {
-    return word(way, end, 1);
+  [[nodiscard]] std::uint64_t& ready(MessageDirection direction, MessageEnd end) const noexcept {
+    return word(direction, end, 1);
   }
   /// By who copies: one more than the number of a message that has come.
-  [[nodiscard]] std::uint64_t& done(MessageWay way, MessageEnd end) const noexcept {
-    return word(way, end, 2);
+  [[nodiscard]] std::uint64_t& done(MessageDirection direction, MessageEnd end) const noexcept {
+    return word(direction, end, 2);
   }
   /// By the other rank's host: not 0 once its copies may have come unasked.
-  [[nodiscard]] std::uint64_t& spoiled(MessageWay way, MessageEnd end) const noexcept {
-    return word(way, end, 3);
+  [[nodiscard]] std::uint64_t& spoiled(MessageDirection direction, MessageEnd end) const noexcept {
+    return word(direction, end, 3);
   }
   [[nodiscard]] std::uint64_t on_device(const std::uint64_t& word) const noexcept {
     return device_ + static_cast<std::uint64_t>(reinterpret_cast<const std::byte*>(&word) - host_);
@@ -88,7 +89,7 @@ class MessageWords {
  private:
   static constexpr std::size_t kLine = 64;  // of a cache
   static constexpr std::size_t kWordsOfEnd = 4;
-  static constexpr std::size_t kLinesOfWay = 2 * kWordsOfEnd + kMostAhead;
+  static constexpr std::size_t kLinesOfDirection = 2 * kWordsOfEnd + kMostAhead;
   // Where two hosts meet for one message.
   struct alignas(kLine) Meeting {
     std::uint64_t turn;  // how often it was used, times four; who was first
@@ -96,14 +97,14 @@ class MessageWords {
   };
   static_assert(sizeof(Meeting) == kLine);
 
-  [[nodiscard]] std::byte* line(MessageWay way, std::size_t number) const noexcept {
-    const auto at = static_cast<std::size_t>(way.from * ranks_ + way.to);
-    return host_ + (at * kLinesOfWay + number) * kLine;
+  [[nodiscard]] std::byte* line(MessageDirection direction, std::size_t number) const noexcept {
+    const auto at = static_cast<std::size_t>(direction.from * ranks_ + direction.to);
+    return host_ + (at * kLinesOfDirection + number) * kLine;
   }
-  [[nodiscard]] std::uint64_t& word(MessageWay way, MessageEnd end,
+  [[nodiscard]] std::uint64_t& word(MessageDirection direction, MessageEnd end,
                                     std::size_t number) const noexcept {
     return *reinterpret_cast<std::uint64_t*>(
-        line(way, static_cast<std::size_t>(end) * kWordsOfEnd + number));
+        line(direction, static_cast<std::size_t>(end) * kWordsOfEnd + number));
   }
 
   std::byte* host_;

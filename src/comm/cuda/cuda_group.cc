@@ -897,8 +897,8 @@ std::vector<DeviceGroup::MessageLaunch> CudaGroup::send_and_receive(
     // Receives come to their meetings first: of two ranks that come at once with a send and a
     // receive each either then copies one.
     std::vector<const PointToPointCall*> receives_first = wave;
-    std::ranges::stable_partition(receives_first,
-                                  [](const PointToPointCall* call) { return !call->sends; });
+    std::stable_partition(receives_first.begin(), receives_first.end(),
+                          [](const PointToPointCall* call) { return !call->sends; });
     for (const PointToPointCall* call : receives_first) {
       const bool exchanged = std::ranges::any_of(wave, [&](const PointToPointCall* other) {
         return other->peer == call->peer && other->sends != call->sends;
