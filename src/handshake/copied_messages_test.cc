@@ -189,7 +189,9 @@ TEST(CopiedMessages, WhoeverComesFirstTheOtherOneCopies) {
     for (const int rank : {first, 1 - first}) {
       EXPECT_EQ(job.group(rank, {rank == 0 ? sends(1, 128) : receives(0, 640)}), 1U);
       // Its host goes on at once, its stream waits.
-      if (rank == first) EXPECT_FALSE(job.idle_within(rank, milliseconds(30)));
+      if (rank == first) {
+        EXPECT_FALSE(job.idle_within(rank, milliseconds(30)));
+      }
     }
     ASSERT_TRUE(job.all_idle());
     for (std::uint64_t i = 0; i < 64; ++i) EXPECT_EQ(job.word(1, 640 + i), 1000 + i);
