@@ -98,7 +98,7 @@ void CopiedMessages::wait(const std::uint64_t& word, std::uint64_t value, unsign
 }
 
 void CopiedMessages::submit(gpus::CuStream stream, const char* what) {
-  static_assert(2 * 2 * kMostRanks <= gpus::kCuMostStreamOperations);
+  static_assert(std::size_t{4} * kMostRanks <= gpus::kCuMostStreamOperations);
   if (!pending_.empty()) {
     cuda_.check(
         cuda_.stream_batch(stream, static_cast<unsigned>(pending_.size()), pending_.data(), 0),
