@@ -16,11 +16,12 @@ CopiedMessages::CopiedMessages(const gpus::CudaApi& cuda, const MessageWords& wo
       control_(control),
       rank_(rank),
       lanes_(static_cast<std::size_t>(words.ranks())),
+      operations_(cuda, words),
       watch_(words, control, rank) {
   RW_ASSERT(words.ranks() <= kMostRanks);
   for (int peer = 0; peer < words.ranks(); ++peer) {
+    if (peer == rank_) continue;
     for (const MessageEnd end : {MessageEnd::kSends, MessageEnd::kReceives}) {
-      if (peer == rank_) continue;
       cuda_.check(cuda_.stream_create(&lane(peer, end).stream, gpus::kCuStreamNonBlocking, 0),
                   "cuStreamCreateWithPriority (for messages by copy engines)");
     }
@@ -50,7 +51,8 @@ std::optional<CopiedMessage> CopiedMessages::meet(int peer, MessageEnd end,
   message.own = address;
   const auto since = std::chrono::steady_clock::now();
   std::optional<MessageWords::Met> met;
-  while (!(met = words_.meet(direction(peer, end), end, message.number, buffer)).has_value()) {
+  while (!(met = words_.meet(direction_of(rank_, peer, end), end, message.number, buffer))
+              .has_value()) {
     if (std::atomic_ref(control_.abort).load() != 0) {
       throw Error(Errc::kAborted, "rank {} stops, {} messages ahead of rank {}", rank_,
                   MessageWords::kMostAhead, peer);
@@ -83,66 +85,42 @@ std::optional<CopiedMessage> CopiedMessages::meet(int peer, MessageEnd end,
   return message.theirs.window != 0 ? std::optional(message) : std::nullopt;
 }
 
-void CopiedMessages::write(const std::uint64_t& word, std::uint64_t value) {
-  gpus::CuStreamOperation operation;
-  operation.operation = gpus::kCuStreamWrite64;
-  operation.address = words_.on_device(word);
-  operation.value = value;
-  pending_.push_back(operation);
-}
-
-void CopiedMessages::wait(const std::uint64_t& word, std::uint64_t value, unsigned flags) {
-  write(word, value);
-  pending_.back().operation = gpus::kCuStreamWait64;
-  pending_.back().flags = flags;
-}
-
-void CopiedMessages::submit(gpus::CuStream stream, const char* what) {
-  static_assert(std::size_t{4} * kMostRanks <= gpus::kCuMostStreamOperations);
-  if (!pending_.empty()) {
-    cuda_.check(
-        cuda_.stream_batch(stream, static_cast<unsigned>(pending_.size()), pending_.data(), 0),
-        what);
-  }
-  pending_.clear();
-}
-
 void CopiedMessages::copy(const CopiedMessage& message) {
-  const MessageDirection on = direction(message.peer, message.end);
+  const MessageDirection on = direction_of(rank_, message.peer, message.end);
   const gpus::CuStream stream = lane(message.peer, message.end).stream;
-  wait(words_.began(on, message.end), 2 * (message.number + 1));
-  wait(words_.ready(on, message.end), message.number + 1);
-  submit(stream, "cuStreamBatchMemOp (before a message's copy)");
+  operations_.wait_for_least(words_.began(on, message.end), 2 * (message.number + 1));
+  operations_.wait_for_least(words_.ready(on, message.end), message.number + 1);
+  operations_.submit(stream, "cuStreamBatchMemOp (before a message's copy)");
   const bool sends = message.end == MessageEnd::kSends;
   cuda_.check(cuda_.copy(sends ? message.peers : message.own, sends ? message.own : message.peers,
                          message.theirs.bytes, stream),
               "cuMemcpyAsync (a message between two GPUs)");
-  write(words_.done(on, other(message.end)), message.number + 1);
-  write(words_.done(on, message.end), message.number + 1);
-  submit(stream, "cuStreamBatchMemOp (behind a message's copy)");
+  operations_.write(words_.done(on, other(message.end)), message.number + 1);
+  operations_.write(words_.done(on, message.end), message.number + 1);
+  operations_.submit(stream, "cuStreamBatchMemOp (behind a message's copy)");
 }
 
 void CopiedMessages::begin(const std::vector<CopiedMessage>& messages, gpus::CuStream stream) {
-  pending_.clear();
   for (const CopiedMessage& message : messages) {
-    const MessageDirection on = direction(message.peer, message.end);
-    if (!message.copies) write(words_.ready(on, other(message.end)), message.number + 1);
-    write(words_.began(on, message.end), 2 * (message.number + 1) + (message.copies ? 1 : 0));
+    const MessageDirection on = direction_of(rank_, message.peer, message.end);
+    if (!message.copies)
+      operations_.write(words_.ready(on, other(message.end)), message.number + 1);
+    operations_.write(words_.began(on, message.end),
+                      2 * (message.number + 1) + (message.copies ? 1 : 0));
   }
-  submit(stream, "cuStreamBatchMemOp (where messages begin)");
+  operations_.submit(stream, "cuStreamBatchMemOp (where messages begin)");
   for (const CopiedMessage& message : messages) {
     if (message.copies) copy(message);
   }
 }
 
 void CopiedMessages::end(const std::vector<CopiedMessage>& messages, gpus::CuStream stream) {
-  pending_.clear();
   for (const CopiedMessage& message : messages) {
-    const MessageDirection on = direction(message.peer, message.end);
-    wait(words_.done(on, message.end), message.number + 1);
-    if (!message.copies) wait(words_.spoiled(on, message.end), 0, gpus::kCuStreamWaitEqual);
+    const MessageDirection on = direction_of(rank_, message.peer, message.end);
+    operations_.wait_for_least(words_.done(on, message.end), message.number + 1);
+    if (!message.copies) operations_.wait_for(words_.spoiled(on, message.end), 0);
   }
-  submit(stream, "cuStreamBatchMemOp (where messages end)");
+  operations_.submit(stream, "cuStreamBatchMemOp (where messages end)");
 }
 
 }  // namespace ropewalk::handshake

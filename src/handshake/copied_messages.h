@@ -30,6 +30,7 @@
 #include "executor/block/launch.h"
 #include "handshake/message_watch.h"
 #include "handshake/message_words.h"
+#include "handshake/stream_operations.h"
 #include "transport/window/device/cuda_api.h"
 
 namespace ropewalk::handshake {
@@ -81,10 +82,6 @@ class CopiedMessages {
   void end(const std::vector<CopiedMessage>& messages, transport::window::CuStream stream);
 
  private:
-  [[nodiscard]] MessageDirection direction(int peer, MessageEnd end) const noexcept {
-    return end == MessageEnd::kSends ? MessageDirection{rank_, peer}
-                                     : MessageDirection{peer, rank_};
-  }
   struct Lane {
     transport::window::CuStream stream = nullptr;
     std::uint64_t next = 0;  // number of the next message
@@ -92,9 +89,6 @@ class CopiedMessages {
   [[nodiscard]] Lane& lane(int peer, MessageEnd end) noexcept {
     return lanes_[static_cast<std::size_t>(peer)][static_cast<std::size_t>(end)];
   }
-  void write(const std::uint64_t& word, std::uint64_t value);
-  void wait(const std::uint64_t& word, std::uint64_t value, unsigned flags = 0);
-  void submit(transport::window::CuStream stream, const char* what);
   void copy(const CopiedMessage& message);
 
   const transport::window::CudaApi& cuda_;
@@ -103,7 +97,7 @@ class CopiedMessages {
   const int rank_;
   std::chrono::nanoseconds timeout_{0};
   std::vector<std::array<Lane, 2>> lanes_;  // by peer
-  std::vector<transport::window::CuStreamOperation> pending_;
+  StreamOperations operations_;
   MessageWatch watch_;
 };
 

@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "handshake/testing/pinned_words.h"
 #include "transport/window/device/gpu.h"
 
 namespace ropewalk::handshake {
@@ -26,37 +26,13 @@ using executor::Control;
 using executor::StopReason;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::PinnedWords;
+using testing::stand_in_gpus;
 using CopiedClock = std::chrono::steady_clock;
 using ::testing::HasSubstr;
 
 constexpr std::size_t kWordsOfBuffer = 4096;
 constexpr std::uint64_t kBytesOfBuffer = 8 * kWordsOfBuffer;
-
-gpus::Gpus& copying_gpus() {
-  static const gpus::CudaApi cuda(RW_STAND_IN_CUDA);
-  // Never destroyed: the stand-in's state of the main thread is gone by then.
-  static auto* const all = new gpus::Gpus(cuda);
-  return *all;
-}
-
-// Memory of the host that streams reach.
-class PinnedBuffer {
- public:
-  explicit PinnedBuffer(std::size_t bytes) : gpu_(copying_gpus().at(0)) {
-    const gpus::CurrentContext current(gpu_.cuda(), gpu_.context());
-    gpu_.cuda().check(gpu_.cuda().host_allocate(&data_, bytes, gpus::kCuHostPortable), "pinned");
-    std::memset(data_, 0, bytes);
-  }
-  ~PinnedBuffer() { gpu_.cuda().warn(gpu_.cuda().host_free(data_), "pinned"); }
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
-  [[nodiscard]] std::uint64_t* data() const { return static_cast<std::uint64_t*>(data_); }
-  [[nodiscard]] std::uint64_t address() const { return reinterpret_cast<std::uint64_t>(data_); }
-
- private:
-  gpus::Gpu& gpu_;
-  void* data_ = nullptr;
-};
 
 // One call of a group.
 struct Part {
@@ -167,17 +143,17 @@ class CopyingRanks {
 
  private:
   struct Rank {
-    PinnedBuffer buffer{kBytesOfBuffer};
-    PinnedBuffer gate{8};
+    PinnedWords buffer{kBytesOfBuffer};
+    PinnedWords gate{8};
     Control control;
     gpus::CuStream stream = nullptr;
     std::unique_ptr<CopiedMessages> messages;
   };
-  static gpus::Gpu& gpu_of(int rank) { return copying_gpus().at(rank % 2); }
+  static gpus::Gpu& gpu_of(int rank) { return stand_in_gpus().at(rank % 2); }
   static const gpus::CudaApi& cuda(int rank) { return gpu_of(rank).cuda(); }
   Rank& of(int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
 
-  PinnedBuffer memory_;
+  PinnedWords memory_;
   MessageWords words_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
@@ -219,9 +195,9 @@ TEST(CopiedMessages, AreLeftToKernelsWhereTheFirstRanksBufferIsInNoWindow) {
 TEST(CopiedMessages, KeepTheOrderOfStreams) {
   constexpr std::size_t kRounds = 200;
   CopyingRanks job(3);
-  std::vector<std::unique_ptr<PinnedBuffer>> kept;
+  std::vector<std::unique_ptr<PinnedWords>> kept;
   for (int r = 0; r < 3; ++r) {
-    kept.push_back(std::make_unique<PinnedBuffer>(kRounds * kBytesOfBuffer));
+    kept.push_back(std::make_unique<PinnedWords>(kRounds * kBytesOfBuffer));
     for (std::uint64_t i = 0; i < 2048; ++i) {
       job.word(r, i) = static_cast<std::uint64_t>(r + 1) << 32U | i;
     }
@@ -378,7 +354,7 @@ TEST(CopiedMessages, AHostThatIsFarAheadWaits) {
 }
 
 TEST(MessageWords, TwoRanksMeetOncePerMessageInAnyOrder) {
-  PinnedBuffer memory(MessageWords::bytes(2));
+  PinnedWords memory(MessageWords::bytes(2));
   const MessageWords words(memory.data(), 1 << 20, 2);
   EXPECT_EQ(words.on_device(words.began({0, 0}, MessageEnd::kSends)), std::uint64_t{1} << 20U);
   constexpr std::uint64_t kMessages = 5 * MessageWords::kMostAhead;

@@ -1,6 +1,8 @@
 #include "handshake/handshake_watch.h"
 
 #include <algorithm>
+#include <atomic>
+#include <optional>
 
 #include "executor/block/handshake.h"
 #include "executor/block/host_stop.h"
@@ -11,11 +13,7 @@ namespace {
 using executor::StopReason;
 using executor::StopRecord;
 
-// Waits that end by themselves are mostly over before the second look.
-constexpr std::chrono::milliseconds kWordsPeriod{5};
 constexpr std::chrono::milliseconds kMostComparePeriod{100};
-// While streams still hold calls of a rank that stops.
-constexpr std::chrono::microseconds kReleasePause{50};
 
 bool waits(const HandshakeState& state) noexcept {
   return state.phase == HandshakePhase::kEntering || state.phase == HandshakePhase::kLeaving;
@@ -25,31 +23,20 @@ bool waits(const HandshakeState& state) noexcept {
 
 HandshakeWatch::HandshakeWatch(const HandshakeWords& words, executor::Control& control, int rank,
                                bool check_tags)
-    : words_(words), control_(control), rank_(rank), check_tags_(check_tags), thread_([this] {
-        run();
+    : words_(words),
+      control_(control),
+      rank_(rank),
+      check_tags_(check_tags),
+      thread_([this](Clock::time_point now, std::chrono::nanoseconds limit) {
+        return look(now, limit);
       }) {}
-
-HandshakeWatch::~HandshakeWatch() {
-  ends_ = true;
-  thread_.join();
-}
-
-void HandshakeWatch::run() {
-  while (!ends_) {
-    if (look(Clock::now())) {
-      std::this_thread::sleep_for(kReleasePause);
-    } else {
-      std::this_thread::sleep_for(kWordsPeriod);
-    }
-  }
-}
 
 bool HandshakeWatch::still_at(const HandshakeState& state) const noexcept {
   // The stream writes no state that is seen: this one has stood there since it was.
   return HandshakeWords::load(words_.state(rank_)) == state.word();
 }
 
-bool HandshakeWatch::look(Clock::time_point now) {
+bool HandshakeWatch::look(Clock::time_point now, std::chrono::nanoseconds limit) {
   std::uint64_t& word = words_.state(rank_);
   HandshakeState state = HandshakeState::of(HandshakeWords::load(word));
   const bool ends = std::atomic_ref(control_.abort).load() != 0;
@@ -72,7 +59,6 @@ bool HandshakeWatch::look(Clock::time_point now) {
     // It reads thousands of words where a rank has not called yet.
     compare_ = now + std::min<Clock::duration>((now - since_) / 4, kMostComparePeriod);
   }
-  const std::chrono::nanoseconds limit{timeout_ns_.load()};
   if (limit.count() > 0 && now - since_ >= limit && still_at(state)) {
     StopRecord record;
     record.reason = static_cast<std::uint32_t>(StopReason::kTimeout);

@@ -9,36 +9,29 @@
 // the stream waits for.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <optional>
-#include <thread>
 
 #include "executor/block/launch.h"
 #include "handshake/handshake_words.h"
+#include "handshake/watch_thread.h"
 
 namespace ropewalk::handshake {
 
-/// Threads: any.
+/// Threads: any. Destroyed when the stream waits for nothing, nor will.
 class HandshakeWatch {
  public:
   /// `control` outlives it.
   HandshakeWatch(const HandshakeWords& words, executor::Control& control, int rank,
                  bool check_tags);
-  /// @pre the stream waits for nothing, nor will
-  ~HandshakeWatch();
-  HandshakeWatch(const HandshakeWatch&) = delete;
-  HandshakeWatch& operator=(const HandshakeWatch&) = delete;
 
   /// A wait may last so long; zero is for ever. Holds for graphs, too, that were captured before.
-  void set_timeout(std::chrono::nanoseconds limit) noexcept { timeout_ns_ = limit.count(); }
+  void set_timeout(std::chrono::nanoseconds limit) noexcept { thread_.set_timeout(limit); }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  void run();
-  // @return whether to look again at once
-  bool look(Clock::time_point now);
+  using Clock = WatchThread::Clock;
+  // As WatchThread::Look.
+  bool look(Clock::time_point now, std::chrono::nanoseconds limit);
   void look_for_difference(const HandshakeState& state, const HandshakeCall& own);
   [[nodiscard]] bool still_at(const HandshakeState& state) const noexcept;
   void release(const HandshakeState& state) noexcept;
@@ -47,11 +40,9 @@ class HandshakeWatch {
   executor::Control& control_;
   const int rank_;
   const bool check_tags_;
-  std::atomic<std::int64_t> timeout_ns_{0};
-  std::atomic<bool> ends_{false};
   Clock::time_point since_{};    // of the wait that was seen
   Clock::time_point compare_{};  // when to compare its call with the others' next
-  std::thread thread_;           // last: it uses the others
+  WatchThread thread_;           // last: it uses the others
 };
 
 }  // namespace ropewalk::handshake

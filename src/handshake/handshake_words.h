@@ -8,12 +8,12 @@
 // Also a memory of the ranks' last calls, so that a rank can say how another one's differs.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
 #include "executor/fifo.h"
+#include "handshake/shared_words.h"
 
 namespace ropewalk::handshake {
 
@@ -48,12 +48,12 @@ struct HandshakeState {
 
 /// Lines of words in memory of somebody else, zero at first. Threads: any; each line has one writer
 /// at a time, but for the host that ends waits.
-class HandshakeWords {
+class HandshakeWords : public SharedWords {
  public:
   /// @param host of bytes(ranks), aligned to a line; outlives this
   /// @param device its address for the GPU of this rank
   HandshakeWords(void* host, std::uint64_t device, int ranks) noexcept
-      : host_(static_cast<std::byte*>(host)), device_(device), ranks_(ranks) {}
+      : SharedWords(host, device), ranks_(ranks) {}
   [[nodiscard]] static std::size_t bytes(int ranks) noexcept {
     return static_cast<std::size_t>(ranks) * bytes_of_rank(ranks);
   }
@@ -71,17 +71,6 @@ class HandshakeWords {
   [[nodiscard]] std::uint64_t& left(int rank, int by) const noexcept {
     return line(rank, 2 + ranks_ + by);
   }
-  [[nodiscard]] std::uint64_t on_device(const std::uint64_t& word) const noexcept {
-    return device_ + static_cast<std::uint64_t>(reinterpret_cast<const std::byte*>(&word) - host_);
-  }
-
-  static std::uint64_t load(const std::uint64_t& word) noexcept {
-    return std::atomic_ref(const_cast<std::uint64_t&>(word)).load();
-  }
-  static void store(std::uint64_t& word, std::uint64_t value) noexcept {
-    std::atomic_ref(word).store(value);
-  }
-
   /// Calls of a rank that are remembered: the last ones that ran as they were called, which are
   /// more than streams hold, and the last ones that graphs captured.
   static constexpr std::size_t kRunCalls = 512;
@@ -95,7 +84,6 @@ class HandshakeWords {
                                                        std::uint32_t number) const noexcept;
 
  private:
-  static constexpr std::size_t kLine = 64;  // of a cache
   static constexpr std::size_t kEntryWords = 4;
   static constexpr std::size_t kEntries = kRunCalls + kCapturedCalls;
   [[nodiscard]] static std::size_t lines(int ranks) noexcept {
@@ -106,8 +94,8 @@ class HandshakeWords {
   }
   [[nodiscard]] std::uint64_t& line(int rank, int number) const noexcept {
     return *reinterpret_cast<std::uint64_t*>(
-        host_ + static_cast<std::size_t>(rank) * bytes_of_rank(ranks_) +
-        static_cast<std::size_t>(number) * kLine);
+        at(static_cast<std::size_t>(rank) * bytes_of_rank(ranks_) +
+           static_cast<std::size_t>(number) * kLine));
   }
   // Four words: the value, last and first; the location; the tag.
   [[nodiscard]] std::uint64_t* entry(int rank, std::size_t number) const noexcept {
@@ -119,8 +107,6 @@ class HandshakeWords {
   };
   [[nodiscard]] Remembered read(int rank, std::size_t number) const noexcept;
 
-  std::byte* host_;
-  std::uint64_t device_;
   int ranks_;
 };
 

@@ -1,52 +1,33 @@
 #include "handshake/message_watch.h"
 
+#include <atomic>
+
 #include "executor/block/host_stop.h"
 
 namespace ropewalk::handshake {
-namespace {
-
-// As HandshakeWatch.
-constexpr std::chrono::milliseconds kMessagePeriod{5};
-constexpr std::chrono::microseconds kMessageReleasePause{50};
-
-}  // namespace
-
 MessageWatch::MessageWatch(const MessageWords& words, executor::Control& control, int rank)
     : words_(words),
       control_(control),
       rank_(rank),
       seen_(static_cast<std::size_t>(words.ranks())),
-      thread_([this] { run(); }) {}
+      thread_([this](Clock::time_point now, std::chrono::nanoseconds limit) {
+        return look(now, limit);
+      }) {}
 
-MessageWatch::~MessageWatch() {
-  ends_ = true;
-  thread_.join();
-}
-
-void MessageWatch::run() {
-  while (!ends_) {
-    if (look(Clock::now())) {
-      std::this_thread::sleep_for(kMessageReleasePause);
-    } else {
-      std::this_thread::sleep_for(kMessagePeriod);
-    }
-  }
-}
-
-bool MessageWatch::look(Clock::time_point now) {
+bool MessageWatch::look(Clock::time_point now, std::chrono::nanoseconds limit) {
   bool again = false;
   for (int peer = 0; peer < words_.ranks(); ++peer) {
     if (peer == rank_) continue;
     for (const MessageEnd end : {MessageEnd::kSends, MessageEnd::kReceives}) {
-      again = look(peer, end, now) || again;
+      again = look(peer, end, now, limit) || again;
     }
   }
   return again;
 }
 
-bool MessageWatch::look(int peer, MessageEnd end, Clock::time_point now) {
-  const MessageDirection direction =
-      end == MessageEnd::kSends ? MessageDirection{rank_, peer} : MessageDirection{peer, rank_};
+bool MessageWatch::look(int peer, MessageEnd end, Clock::time_point now,
+                        std::chrono::nanoseconds limit) {
+  const MessageDirection direction = direction_of(rank_, peer, end);
   const std::uint64_t began = MessageWords::load(words_.began(direction, end));
   if (began == 0) return false;
   const bool copies = (began & 1) != 0;
@@ -71,7 +52,6 @@ bool MessageWatch::look(int peer, MessageEnd end, Clock::time_point now) {
     seen = {began, now};
     return false;
   }
-  const std::chrono::nanoseconds limit{timeout_ns_.load()};
   if (limit.count() > 0 && now - seen.since >= limit) {
     executor::StopRecord record;
     record.reason = static_cast<std::uint32_t>(executor::StopReason::kMessageTimeout);

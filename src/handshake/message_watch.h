@@ -4,49 +4,41 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <thread>
 #include <vector>
 
 #include "executor/block/launch.h"
 #include "handshake/message_words.h"
+#include "handshake/watch_thread.h"
 
 namespace ropewalk::handshake {
 
-/// Threads: any.
+/// Threads: any. Destroyed when the streams wait for nothing, nor will.
 class MessageWatch {
  public:
   /// `control` outlives it.
   MessageWatch(const MessageWords& words, executor::Control& control, int rank);
-  /// @pre the streams wait for nothing, nor will
-  ~MessageWatch();
-  MessageWatch(const MessageWatch&) = delete;
-  MessageWatch& operator=(const MessageWatch&) = delete;
 
   /// A wait may last so long; zero is for ever.
-  void set_timeout(std::chrono::nanoseconds limit) noexcept { timeout_ns_ = limit.count(); }
+  void set_timeout(std::chrono::nanoseconds limit) noexcept { thread_.set_timeout(limit); }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = WatchThread::Clock;
   // A message that has begun, as it was last seen.
   struct Seen {
     std::uint64_t began = 0;
     Clock::time_point since;
   };
-  void run();
-  // @return whether to look again at once
-  bool look(Clock::time_point now);
-  bool look(int peer, MessageEnd end, Clock::time_point now);
+  // As WatchThread::Look.
+  bool look(Clock::time_point now, std::chrono::nanoseconds limit);
+  bool look(int peer, MessageEnd end, Clock::time_point now, std::chrono::nanoseconds limit);
 
   const MessageWords words_;
   executor::Control& control_;
   const int rank_;
-  std::atomic<std::int64_t> timeout_ns_{0};
-  std::atomic<bool> ends_{false};
   std::vector<std::array<Seen, 2>> seen_;  // by peer
-  std::thread thread_;                     // last: it uses the others
+  WatchThread thread_;                     // last: it uses the others
 };
 
 }  // namespace ropewalk::handshake

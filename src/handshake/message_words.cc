@@ -1,5 +1,7 @@
 #include "handshake/message_words.h"
 
+#include <atomic>
+
 namespace ropewalk::handshake {
 
 std::optional<MessageWords::Met> MessageWords::meet(MessageDirection direction, MessageEnd end,

@@ -4,10 +4,11 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+
+#include "handshake/shared_words.h"
 
 namespace ropewalk::handshake {
 
@@ -22,6 +23,10 @@ struct MessageDirection {
   int from = 0;
   int to = 0;
 };
+/// Of those of which `rank` has that end, and `peer` the other one.
+[[nodiscard]] constexpr MessageDirection direction_of(int rank, int peer, MessageEnd end) noexcept {
+  return end == MessageEnd::kSends ? MessageDirection{rank, peer} : MessageDirection{peer, rank};
+}
 
 /// Where a rank has its end of a message.
 struct MessageBuffer {
@@ -32,12 +37,12 @@ struct MessageBuffer {
 
 /// Words in memory of somebody else, zero at first. Threads: any; each direction has one thread at
 /// a time at either end.
-class MessageWords {
+class MessageWords : public SharedWords {
  public:
   /// @param host of bytes(ranks), aligned to a line; outlives this
   /// @param device its address for the GPU of this rank
   MessageWords(void* host, std::uint64_t device, int ranks) noexcept
-      : host_(static_cast<std::byte*>(host)), device_(device), ranks_(ranks) {}
+      : SharedWords(host, device), ranks_(ranks) {}
   [[nodiscard]] static std::size_t bytes(int ranks) noexcept {
     const auto n = static_cast<std::size_t>(ranks);
     return n * n * kLinesOfDirection * kLine;
@@ -75,19 +80,8 @@ class MessageWords {
   [[nodiscard]] std::uint64_t& spoiled(MessageDirection direction, MessageEnd end) const noexcept {
     return word(direction, end, 3);
   }
-  [[nodiscard]] std::uint64_t on_device(const std::uint64_t& word) const noexcept {
-    return device_ + static_cast<std::uint64_t>(reinterpret_cast<const std::byte*>(&word) - host_);
-  }
-
-  static std::uint64_t load(const std::uint64_t& word) noexcept {
-    return std::atomic_ref(const_cast<std::uint64_t&>(word)).load();
-  }
-  static void store(std::uint64_t& word, std::uint64_t value) noexcept {
-    std::atomic_ref(word).store(value);
-  }
 
  private:
-  static constexpr std::size_t kLine = 64;  // of a cache
   static constexpr std::size_t kWordsOfEnd = 4;
   static constexpr std::size_t kLinesOfDirection = 2 * kWordsOfEnd + kMostAhead;
   // Where two hosts meet for one message.
@@ -98,8 +92,8 @@ class MessageWords {
   static_assert(sizeof(Meeting) == kLine);
 
   [[nodiscard]] std::byte* line(MessageDirection direction, std::size_t number) const noexcept {
-    const auto at = static_cast<std::size_t>(direction.from * ranks_ + direction.to);
-    return host_ + (at * kLinesOfDirection + number) * kLine;
+    const auto index = static_cast<std::size_t>(direction.from * ranks_ + direction.to);
+    return at((index * kLinesOfDirection + number) * kLine);
   }
   [[nodiscard]] std::uint64_t& word(MessageDirection direction, MessageEnd end,
                                     std::size_t number) const noexcept {
@@ -107,8 +101,6 @@ class MessageWords {
         line(direction, static_cast<std::size_t>(end) * kWordsOfEnd + number));
   }
 
-  std::byte* host_;
-  std::uint64_t device_;
   int ranks_;
 };
 

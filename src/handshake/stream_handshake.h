@@ -25,11 +25,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <vector>
 
 #include "executor/block/launch.h"
 #include "handshake/handshake_watch.h"
 #include "handshake/handshake_words.h"
+#include "handshake/stream_operations.h"
 #include "transport/window/device/cuda_api.h"
 
 namespace ropewalk::handshake {
@@ -57,18 +57,14 @@ class StreamHandshake {
 
  private:
   void remember(const HandshakeCall& call, bool captured) noexcept;
-  void write(const std::uint64_t& word, std::uint64_t value);
-  void wait(const std::uint64_t& word, std::uint64_t value);
   // Tells the peers, waits for them, and clears what they have told.
   void shake(std::uint64_t value, HandshakePhase phase);
-  void submit(transport::window::CuStream stream);
 
-  const transport::window::CudaApi& cuda_;
   const HandshakeWords words_;
   const int rank_;
   const bool check_tags_;
   std::size_t captured_ = 0;  // calls
-  std::vector<transport::window::CuStreamOperation> pending_;
+  StreamOperations operations_;
   HandshakeWatch watch_;
 };
 

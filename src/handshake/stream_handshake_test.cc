@@ -10,7 +10,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "executor/block/handshake.h"
+#include "handshake/testing/pinned_words.h"
 #include "transport/window/device/gpu.h"
 
 namespace ropewalk::handshake {
@@ -28,33 +28,9 @@ using executor::CallTag;
 using executor::Control;
 using executor::StopReason;
 using std::chrono::milliseconds;
+using testing::PinnedWords;
+using testing::stand_in_gpus;
 using TestClock = std::chrono::steady_clock;
-
-gpus::Gpus& stand_in_gpus() {
-  static const gpus::CudaApi cuda(RW_STAND_IN_CUDA);
-  // Never destroyed: the stand-in's state of the main thread is gone by then.
-  static auto* const all = new gpus::Gpus(cuda);
-  return *all;
-}
-
-// Memory of the host that streams reach.
-class PinnedWords {
- public:
-  explicit PinnedWords(std::size_t bytes) : gpu_(stand_in_gpus().at(0)) {
-    const gpus::CurrentContext current(gpu_.cuda(), gpu_.context());
-    gpu_.cuda().check(gpu_.cuda().host_allocate(&data_, bytes, gpus::kCuHostPortable), "pinned");
-    std::memset(data_, 0, bytes);
-  }
-  ~PinnedWords() { gpu_.cuda().warn(gpu_.cuda().host_free(data_), "pinned"); }
-  PinnedWords(const PinnedWords&) = delete;
-  PinnedWords& operator=(const PinnedWords&) = delete;
-  [[nodiscard]] std::uint64_t* data() const { return static_cast<std::uint64_t*>(data_); }
-  [[nodiscard]] std::uint64_t at(std::size_t i) const { return HandshakeWords::load(data()[i]); }
-
- private:
-  gpus::Gpu& gpu_;
-  void* data_ = nullptr;
-};
 
 HandshakeCall call_of(std::uint32_t number, std::uint64_t count = 7, std::uint64_t offset = 4096) {
   HandshakeCall call;
