@@ -23,8 +23,9 @@ inline constexpr std::string_view kCopyEnginesName = "copy_engines";
 /// at this length it saves a microsecond or two: what the two handshakes take.
 inline constexpr std::size_t kLeastCopiedBytes = std::size_t{4} << 20;
 
-/// The same for messages, whose kernels wait for less: copies take 21 us longer up to 1 MiB, and
-/// move 384 GB/s where kernels move 360 (benchmarks/results/messages-copied-2xh200.txt).
+/// The same for messages, whose kernels wait for less: one way copies of up to 1 MiB take 11 to 17
+/// us longer, and those of 512 MiB move 390 GB/s where kernels move 367
+/// (benchmarks/results/messages-copied-2xh200.txt).
 inline constexpr std::size_t kLeastCopiedMessage = std::size_t{128} << 20;
 
 /// All-gathers, all-to-alls and broadcasts.

@@ -348,12 +348,26 @@ def prepared_call(count: int = 1 << 16, offset: int = 0) -> tuple[Job, Call, tor
     return job, call, source
 
 
-def killed() -> None:
-    """Rank 1 dies while the others wait for it."""
-    job, call, source = prepared_call()
+def rank_1_dies() -> None:
+    """While the others wait for it."""
     if rank == 1:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def rank_1_stays_away() -> None:
+    """Until the others have given up."""
+    if rank == 1:
+        time.sleep(30)
+        print("all done")
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def killed() -> None:
+    """Rank 1 dies while the others wait for it."""
+    job, call, source = prepared_call()
+    rank_1_dies()
     call.enqueue(source, stream)
     ended_by(job, nccl.REMOTE, "rank 1")
 
@@ -361,11 +375,7 @@ def killed() -> None:
 def timeout() -> None:
     """Rank 1 does not call."""
     job, call, source = prepared_call()
-    if rank == 1:
-        time.sleep(30)
-        print("all done")
-        sys.stdout.flush()
-        os._exit(0)
+    rank_1_stays_away()
     call.enqueue(source, stream)
     ended_by(job, TIMEOUT, "rank 1")
 
@@ -543,9 +553,7 @@ def sent(job: Job) -> None:
 def message_killed() -> None:
     """Rank 1 dies while rank 0 waits for it to receive."""
     job, _, _ = prepared_call()
-    if rank == 1:
-        time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGKILL)
+    rank_1_dies()
     sent(job)
     ended_by(job, nccl.REMOTE, "rank 1")
 
@@ -553,11 +561,7 @@ def message_killed() -> None:
 def message_timeout() -> None:
     """Rank 1 does not receive."""
     job, _, _ = prepared_call()
-    if rank == 1:
-        time.sleep(30)
-        print("all done")
-        sys.stdout.flush()
-        os._exit(0)
+    rank_1_stays_away()
     sent(job)
     ended_by(job, TIMEOUT, "rank 1")
 

@@ -768,6 +768,21 @@ std::byte* buffer_of(const PointToPointCall& call) {
                     : static_cast<std::byte*>(call.output);
 }
 
+// Receives come to their meetings first: of two ranks that come at once with a send and a receive
+// each either then copies one.
+std::vector<const PointToPointCall*> receives_first(std::vector<const PointToPointCall*> wave) {
+  std::stable_partition(wave.begin(), wave.end(),
+                        [](const PointToPointCall* call) { return !call->sends; });
+  return wave;
+}
+
+// Whether there is one in the other direction beside it.
+bool is_exchanged(const std::vector<const PointToPointCall*>& wave, const PointToPointCall& call) {
+  return std::ranges::any_of(wave, [&](const PointToPointCall* other) {
+    return other->peer == call.peer && other->sends != call.sends;
+  });
+}
+
 }  // namespace
 
 void CudaGroup::show(Message& message) const {
@@ -786,22 +801,20 @@ void CudaGroup::show(Message& message) const {
 }
 
 std::optional<handshake::CopiedMessage> CudaGroup::by_copy_engines(const PointToPointCall& call,
-                                                                   bool captured, bool exchanged) {
-  handshake::CopiedMessages* const messages =
-      copy_engines_ == nullptr ? nullptr : copy_engines_->messages();
+                                                                   bool exchanged) {
+  handshake::CopiedMessages& messages = *copy_engines_->messages();
   const std::size_t bytes = call.count * size_of(call.type);
   // Both ranks must find the same up to here.
-  if (messages == nullptr || captured || bytes < copy_engines_->message_bytes()) return {};
+  if (bytes < copy_engines_->message_bytes()) return {};
   std::byte* const data = buffer_of(call);
-  if (check_pointers_) check_buffer(data, bytes, call.sends ? "sendbuf" : "recvbuf");
   handshake::MessageBuffer buffer{0, 0, bytes};
   const auto location = buffers_->symmetric_location({data, bytes});
   if (location.has_value() && (!exchanged || copy_engines_->takes_exchanges())) {
     buffer.window = location->number;
     buffer.offset = location->offset;
   }
-  messages->set_timeout(std::chrono::nanoseconds(timeout_ns_));
-  std::optional<handshake::CopiedMessage> message = messages->meet(
+  messages.set_timeout(std::chrono::nanoseconds(timeout_ns_));
+  std::optional<handshake::CopiedMessage> message = messages.meet(
       call.peer, call.sends ? handshake::MessageEnd::kSends : handshake::MessageEnd::kReceives,
       buffer, reinterpret_cast<std::uint64_t>(data));
   if (message.has_value() && message->copies) {
@@ -836,9 +849,6 @@ std::vector<trace::StampRange> CudaGroup::launch_messages(
     message.ends =
         links_->message_ends(choice.protocol, call.peer, call.sends, limits_.message_channels);
     message.data = buffer_of(call);
-    if (check_pointers_) {
-      check_buffer(message.data, message.bytes, call.sends ? "sendbuf" : "recvbuf");
-    }
     show(message);
     blocks += static_cast<unsigned>(choice.channels);
     threads = std::max(
@@ -890,38 +900,36 @@ std::vector<DeviceGroup::MessageLaunch> CudaGroup::send_and_receive(
         "cudaMemcpyAsync (a message to this rank itself)");
     if (capture.number == 0) order_->mark(on);
   }
-  for (const auto& [number, wave] : waves) {
+  for (auto& [number, wave] : waves) {
     const executor::Capture capture = follow_last(on);
-    std::vector<handshake::CopiedMessage> copied;
-    std::vector<const PointToPointCall*> launched;
-    // Receives come to their meetings first: of two ranks that come at once with a send and a
-    // receive each either then copies one.
-    std::vector<const PointToPointCall*> receives_first = wave;
-    std::stable_partition(receives_first.begin(), receives_first.end(),
-                          [](const PointToPointCall* call) { return !call->sends; });
-    for (const PointToPointCall* call : receives_first) {
-      const bool exchanged = std::ranges::any_of(wave, [&](const PointToPointCall* other) {
-        return other->peer == call->peer && other->sends != call->sends;
-      });
-      if (const auto message = by_copy_engines(*call, capture.number != 0, exchanged)) {
-        copied.push_back(*message);
-        runs[index(call)].copied = true;
-      } else {
-        launched.push_back(call);
+    if (check_pointers_) {
+      for (const PointToPointCall* call : wave) {
+        check_buffer(buffer_of(*call), call->count * size_of(call->type),
+                     call->sends ? "sendbuf" : "recvbuf");
       }
+    }
+    std::vector<handshake::CopiedMessage> copied;
+    if (capture.number == 0 && copy_engines_ != nullptr && copy_engines_->messages() != nullptr) {
+      for (const PointToPointCall* call : receives_first(wave)) {
+        if (const auto message = by_copy_engines(*call, is_exchanged(wave, *call))) {
+          copied.push_back(*message);
+          runs[index(call)].copied = true;
+        }
+      }
+      std::erase_if(wave, [&](const PointToPointCall* call) { return runs[index(call)].copied; });
     }
     // Kernels and copies run at once: a peer may call for them in any order.
     const auto cu_stream = reinterpret_cast<transport::window::CuStream>(on);
     if (!copied.empty()) copy_engines_->messages()->begin(copied, cu_stream);
-    if (!launched.empty()) {
-      const std::vector<trace::StampRange> parts = launch_messages(launched, on);
-      for (std::size_t i = 0; i < parts.size(); ++i) runs[index(launched[i])].launch = parts[i];
+    if (!wave.empty()) {
+      const std::vector<trace::StampRange> parts = launch_messages(wave, on);
+      for (std::size_t i = 0; i < parts.size(); ++i) runs[index(wave[i])].launch = parts[i];
     }
     if (!copied.empty()) copy_engines_->messages()->end(copied, cu_stream);
     if (capture.number == 0) order_->mark(on);
-    for (const PointToPointCall* call : wave) {
-      if (call->sends) count(call->peer, call->count * size_of(call->type));
-    }
+  }
+  for (const PointToPointCall& call : calls) {
+    if (call.sends && call.peer != rank_) count(call.peer, call.count * size_of(call.type));
   }
   return runs;
 }

@@ -109,9 +109,9 @@ class CudaGroup final : public DeviceGroup {
   void fill_reach(PreparedLaunch& launch, const CollectiveCall& call) const;
   void show(executor::Message& message) const;
   // A message as copy engines make it; nothing where kernels do. @param exchanged there is one in
-  // the other direction beside it
+  // the other direction beside it. @pre copy_engines_->messages(), and no graph captures it
   std::optional<handshake::CopiedMessage> by_copy_engines(const PointToPointCall& call,
-                                                          bool captured, bool exchanged);
+                                                          bool exchanged);
   // By kernels, at once. @return where each notes its times
   std::vector<trace::StampRange> launch_messages(const std::vector<const PointToPointCall*>& wave,
                                                  cudaStream_t stream);
